@@ -58,7 +58,7 @@ pub struct Spread {
     pub variance: f64,
 }
 
-/// Numbers as texts such as `1.5e3`: to the last bit, and not as the taste of whoever writes JSON changes.
+/// Numbers as texts such as `1.5e3`: to the last bit, and not as the habits of JSON writers change.
 mod exact {
     use serde::de::{Deserializer, Error};
     use serde::ser::Serializer;
@@ -75,7 +75,7 @@ mod exact {
     }
 }
 
-/// What is measured of the values of a type.
+/// The measured quantity of the values of a type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The values themselves: numbers, truth values (0 and 1), and points in time as the integers that they are stored as.
@@ -87,7 +87,7 @@ pub enum Measure {
 }
 
 impl Measure {
-    /// What is measured of values of `data_type`.
+    /// The measured quantity of values of `data_type`.
     pub fn of(data_type: &DataType) -> Self {
         use DataType::*;
         match data_type {
@@ -124,7 +124,8 @@ impl Quantiles {
         let at = |quantile: usize| {
             let hundredths = HUNDREDTHS[quantile] as f64;
             let wanted = rows * hundredths;
-            // The shortest length that so many rows do not exceed: not shorter than in all parts, nor longer.
+            // The shortest length that this number of rows does not exceed: not shorter than in all parts,
+            // nor longer.
             let each = || arrays().map(|(_, part)| part[quantile]);
             let (mut low, mut high) = (each().min().unwrap_or(0), each().max().unwrap_or(0));
             while low < high {
@@ -227,7 +228,7 @@ fn finite(number: f64) -> f64 {
 }
 
 impl ColumnStatistics {
-    /// Adds what is known of other values of the same column.
+    /// Adds the statistics of other values of the same column.
     pub fn merge(&mut self, other: &Self) {
         self.spread = match (self.spread, other.spread) {
             (Some(these), Some(those)) => Some(these.merge(self.count, those, other.count)),
@@ -288,7 +289,7 @@ impl Gatherer {
     }
 }
 
-/// Appends what is measured of each value that is not null, and finite. False if nothing is.
+/// Appends the measure of each value that is not null, and finite. False if nothing is.
 fn measure(array: &dyn Array, numbers: &mut Vec<f64>) -> bool {
     use DataType::*;
     let data = array.to_data();

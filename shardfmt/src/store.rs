@@ -12,11 +12,11 @@ pub trait Sink: Sync {
     /// Stores one shard durably. Storing the same shard twice must be harmless: a repeated ingest does so.
     ///
     /// # Errors
-    /// Any error ends the ingest; what was stored before remains valid.
+    /// Any error ends the ingest; objects stored before remain valid.
     fn put_shard(&self, shard: FinishedShard) -> io::Result<()>;
 
-    /// Whether the shard was stored before. An ingest that goes on after an interruption asks this of the shards that it
-    /// has on its list; what is not there is made again.
+    /// Whether the shard was stored before. An ingest that continues after an interruption asks this of the
+    /// shards that it has on its list; missing ones are made again.
     ///
     /// # Errors
     /// Any error ends the ingest.

@@ -46,7 +46,7 @@ struct Args {
     epochs: u32,
     #[arg(long, default_value_t = 16)]
     batch_size: u32,
-    /// Keep checkpoints in this directory, and go on from the newest
+    /// Keep checkpoints in this directory, and resume from the newest
     #[arg(long)]
     checkpoints: Option<PathBuf>,
 }

@@ -23,7 +23,7 @@ use shardd_trainer::models::{GptSize, gpt};
 use shardd_trainer::{CrossEntropy, LaunchEnv, Optimizer, Trainer};
 use shardfmt::PlanId;
 
-/// Bytes of a sequence; each but the last is told the next.
+/// Bytes of a sequence; the target of each but the last is the next.
 const LENGTH: usize = 65;
 
 #[derive(Parser)]
@@ -64,7 +64,7 @@ fn sequences(rows: &RecordBatch, device: &Device) -> Result<(Tensor<2, Int>, Vec
     Ok((Tensor::from_data(TensorData::new(inputs, [lists.len(), LENGTH - 1]), device), next))
 }
 
-/// So many bytes, one after the other: of those that may come next, the likelier the more often. All ranks write the same.
+/// Samples `count` bytes, one after the other, by their probabilities. All ranks write the same.
 fn write(trainer: &mut Transformer, count: usize, device: &Device) -> Result<String, Box<dyn Error>> {
     let mut written = b"\n".repeat(LENGTH - 1);
     let mut chance = 1u64;

@@ -19,10 +19,10 @@ use crate::weights::Init;
 /// [`RunningState`](burn::module::RunningState) is kept for each virtual rank and averaged when the model is evaluated or saved. Randomness comes from
 /// [`Pass::key`], not from the device: only so a pass gives the same numbers wherever it is computed.
 pub trait Block: Module + 'static {
-    /// What it is given.
+    /// Its input.
     type Input: Flow;
 
-    /// What it makes of it.
+    /// Its output.
     type Output: Flow;
 
     /// One pass over at least one row.
@@ -50,7 +50,7 @@ pub trait Block: Module + 'static {
     }
 
     /// Whether the first block of a model is given its input in 32 bits, whatever is computed in: raw numbers may be too large for 16, or lose in them
-    /// what tells them apart. What it makes of them has the precision of its parameters. Default no.
+    /// what tells them apart. Its output has the precision of its parameters. Default no.
     fn wants_full_input(&self) -> bool {
         false
     }
@@ -118,7 +118,7 @@ impl Pass {
         Pass { key, draws: 0, total, shelf, kept, recalled, has_graph: true }
     }
 
-    /// The same, if nobody goes back through it.
+    /// The same, if there is no backward pass through it.
     pub(crate) fn without_graph(self) -> Pass {
         Pass { has_graph: false, ..self }
     }
@@ -133,7 +133,7 @@ impl Pass {
         Pass::new(None, BTreeMap::new(), None)
     }
 
-    /// The shelf with what was kept on it, and the rest of the pass.
+    /// The shelf with the kept values, and the rest of the pass.
     pub(crate) fn leave(mut self) -> (BTreeMap<&'static str, Part>, Pass) {
         let mut shelf = std::mem::take(&mut self.shelf);
         for (name, part) in &self.kept {

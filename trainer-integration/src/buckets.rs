@@ -27,7 +27,8 @@ pub(crate) struct Buckets {
 }
 
 impl Buckets {
-    /// Fills buckets with blocks of so many numbers, from the last block to the first, until each has reached its size.
+    /// Fills buckets with blocks of these sizes, from the last block to the first, until each has reached its
+    /// size.
     pub(crate) fn new(lengths: Vec<usize>, sizes: BucketSizes) -> Buckets {
         let mut buckets: Vec<Range<usize>> = Vec::new();
         let mut end = lengths.len();

@@ -139,11 +139,11 @@ impl Rows for CatalogRows {
     }
 }
 
-/// How long a node may take to say what it did.
+/// How long a node may take to report its work.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What the nodes that a run is read from did for it, as far as they answer: what does not is told in a warning. `servers` are asked, one after the
-/// other, which nodes there are.
+/// The work of the nodes that a run reads from, by those that answer: a warning names the others. `servers`
+/// are asked, one after the other, which nodes there are.
 pub fn timelines(servers: &[String], credentials: &Credentials, run: &RunId) -> Vec<Timeline> {
     let http = HttpClient::with(ANSWER, credentials);
     let base = |server: &str| format!("{}/v1/runs/{run}", server.trim_end_matches('/'));

@@ -48,7 +48,7 @@ pub enum DeviceError {
         /// Which part of it.
         what: &'static str,
     },
-    /// It does not compute in so many bits.
+    /// It does not compute in this precision.
     #[error("device {device} does not compute in {precision}; give --precision {}", precision.instead())]
     Precision {
         /// Which device.
@@ -138,7 +138,8 @@ impl DeviceName {
     /// The device for tensors.
     ///
     /// # Errors
-    /// [`DeviceError::NoCuda`] when the program was built without the feature, and what is missing when the machine cannot.
+    /// [`DeviceError::NoCuda`] when the program was built without the feature, and the missing part when the
+    /// machine cannot.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             DeviceName::Cpu => Ok(Device::flex()),

@@ -12,8 +12,9 @@ pub enum ReduceDtype {
     /// 32 bits, 4 bytes a number.
     #[default]
     F32,
-    /// 16 bits with the exponents of 32 (bfloat16), 2 bytes a number. Each addition, and what is added, is off by at most 2⁻⁹ of itself: a sum over V virtual
-    /// ranks by at most (1 + log2 V, rounded up) 2⁻⁸ of the sum of magnitudes.
+    /// 16 bits with the exponents of 32 (bfloat16), 2 bytes a number. Each addition, and each addend, is off
+    /// by at most 2⁻⁹ of itself: a sum over V virtual ranks by at most (1 + log2 V, rounded up) 2⁻⁸ of the
+    /// sum of magnitudes.
     Bf16,
 }
 

@@ -28,7 +28,7 @@ pub const MEMBER: &str = "SHARDD_MEMBER";
 /// Of the lines; a launcher refuses members that speak another.
 pub const FORMAT: u32 = 1;
 
-/// With a longer one the other side is not what it should be.
+/// A longer one shows that the other side is another program.
 pub const LONGEST_LINE: u64 = 1 << 20;
 
 /// What a member says.
@@ -54,7 +54,7 @@ pub enum Word {
 pub enum Left {
     /// It has just been started.
     New,
-    /// All ranks of its group have stopped after the same step, as they were told to.
+    /// All ranks of its group have stopped after the same step, as requested.
     Paused,
     /// Another rank is gone or late.
     Lost {
@@ -67,14 +67,14 @@ pub enum Left {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
-    /// Where to go on.
+    /// Where to continue.
     Place(Place),
     /// Others wait to join this group: all its ranks are to stop after the same step, and to ask.
     Pause {
         /// The group.
         generation: u64,
     },
-    /// This group has lost a rank: whoever still waits for it need not.
+    /// This group has lost a rank: a rank that still waits for it need not.
     Over {
         /// The group.
         generation: u64,
@@ -120,9 +120,9 @@ pub struct Reforming {
     pub cause: String,
     /// Steps that this rank had trained before.
     pub from_step: u64,
-    /// Steps of the training when it went on.
+    /// Steps of the training when it continued.
     pub to_step: u64,
-    /// Whose numbers it went on with.
+    /// The source of the numbers with which it continued.
     pub state: Origin,
     /// Seconds from the end of the last step of this rank before to the beginning of the first one after.
     pub seconds: f64,
@@ -136,7 +136,7 @@ pub enum Origin {
     Ranks,
     /// The newest checkpoint.
     Checkpoint,
-    /// Nobody: the training began anew.
+    /// None: the training began again.
     Beginning,
 }
 
@@ -154,10 +154,10 @@ impl std::fmt::Display for Origin {
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum ElasticError {
-    /// The environment says something that is no number.
+    /// A variable of the environment is not a number.
     #[error("{MEMBER} is {value:?}; a launcher says there which member a process is")]
     Variable { value: String },
-    /// Nobody listens there.
+    /// No launcher listens there.
     #[error("no launcher listens at {}", .path.display())]
     NoLauncher { path: PathBuf, source: io::Error },
     /// It does not take this process.
@@ -204,7 +204,7 @@ impl Slot {
 #[derive(Debug)]
 pub struct Member {
     launcher: UnixStream,
-    /// What is answered to each question.
+    /// The answer to each question.
     answers: Receiver<Result<Option<Slot>, String>>,
 }
 
@@ -223,7 +223,7 @@ impl Member {
     /// Member number `member` of the launcher that listens at `path`; `gone` as in [`Member::of_env`].
     ///
     /// # Errors
-    /// When nobody listens there.
+    /// When no launcher listens there.
     pub fn connect(
         path: PathBuf,
         member: u32,
@@ -246,7 +246,7 @@ impl Member {
         Ok(connected)
     }
 
-    /// Waits for the next place; `None` if there is none, because the training has come to its end.
+    /// Waits for the next place; `None` if there is none, because the training is over.
     ///
     /// # Errors
     /// When the launcher has ended, or does not take this process.

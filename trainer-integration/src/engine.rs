@@ -117,7 +117,7 @@ pub struct StepPlan {
     pub rate: f32,
 }
 
-/// What a step came to, on all ranks alike.
+/// The outcome of a step, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepLoss {
     /// Sum of the losses of all samples.
@@ -141,7 +141,7 @@ impl StepLoss {
     }
 }
 
-/// A micro-batch: what goes into the model, and what is made of its output.
+/// A micro-batch: the model's input, and the use of its output.
 pub struct MicroBatch<'a> {
     /// What the first block is given, at least one row of it.
     pub input: Vec<Part>,
@@ -151,7 +151,7 @@ pub struct MicroBatch<'a> {
     pub is_divisible: bool,
 }
 
-/// By which objective the output for these rows, of so many, is measured against what.
+/// The objective and the target for the output of these rows, of `of` rows.
 pub type Measure<'a> = Box<dyn Fn(Vec<Part>, Range<usize>, usize) -> Measured + 'a>;
 
 impl<'a> MicroBatch<'a> {
@@ -180,14 +180,14 @@ impl<'a> MicroBatch<'a> {
     }
 }
 
-/// Why a step came to nothing.
+/// Why a step failed.
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum EngineError {
     /// Another rank is gone or late.
     #[error(transparent)]
     Collective(#[from] CollectiveError),
-    /// The device cannot compute so many rows at once, and they cannot be cut.
+    /// The device cannot compute this number of rows at once, and they cannot be cut.
     #[error(
         "the device has no memory for {rows} rows at once; make the micro-batches smaller (--micro-batch-size){way_out}"
     )]
@@ -230,7 +230,7 @@ enum Reducing {
     Done(Reduced),
 }
 
-/// What is there once all ranks have added up.
+/// The sums of all ranks.
 #[derive(Debug)]
 struct Reduced {
     /// The whole bucket, in which this rank's slices at least are sums; where gradients are sliced, just these, block after block.
@@ -341,7 +341,7 @@ impl Engine {
         self.model.stages[block].forget_initial();
     }
 
-    /// With a record of what is done when.
+    /// With a record of the work and its times.
     #[must_use]
     pub fn with_tracer(self, tracer: Tracer) -> Engine {
         Engine { tracer, ..self }
@@ -515,11 +515,12 @@ impl Engine {
     /// Trains on a step: one share for each virtual rank of this rank, in order, besides those that were accumulated.
     ///
     /// Gradients are those of the mean loss over the samples of all ranks: a virtual rank with fewer samples weighs less, one without
-    /// any adds zeros. What the step came to, which is the same on every rank, is shown to `take` before anything is changed: if it says
-    /// no, weights, moments and running numbers stay as they were. So they do after an [overflow](StepLoss::is_overflow), of which it is not asked.
+    /// any adds zeros. The outcome of the step, which is the same on every rank, goes to `take` before
+    /// anything is changed: if it says no, weights, moments and running numbers stay as they were. So they do
+    /// after an [overflow](StepLoss::is_overflow), of which it is not asked.
     ///
     /// # Errors
-    /// As [`Engine::accumulate`]; what this rank keeps is then what it was before the step.
+    /// As [`Engine::accumulate`]; this rank's state is then that before the step.
     ///
     /// # Panics
     /// As [`Engine::accumulate`].
@@ -559,7 +560,7 @@ impl Engine {
         };
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
-        // What was compressed came as a mean.
+        // Compressed gradients arrive as a mean.
         let share = if self.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
         let norm = norm.times(share);
         let (scale, gradient_norm) = (self.scale, norm.value());
@@ -611,7 +612,8 @@ impl Engine {
         Ok(averaged)
     }
 
-    /// The weights as they stand, with averaged running numbers: what is hashed, saved and evaluated. All ranks call it together.
+    /// The weights as they stand, with averaged running numbers: those that are hashed, saved and evaluated.
+    /// All ranks call it together.
     ///
     /// # Errors
     /// When another rank is gone or late.

@@ -31,7 +31,7 @@ pub enum TrainError {
         "rank {rank} holds other weights than rank 0 in block {block} of the model {moment} ({theirs} against {ours}); the machines compute differently"
     )]
     Diverged { rank: u32, block: usize, moment: String, ours: Digest, theirs: Digest },
-    /// A step came to nothing that can be learnt from; the weights are those before it.
+    /// A step gave no usable gradient; the weights are those before it.
     #[error("epoch {epoch}, step {step}: {what}")]
     BadStep { epoch: u32, step: u64, what: BadStep },
     /// There would be nothing to go back to.
@@ -110,16 +110,16 @@ impl From<CheckpointError> for TrainError {
     }
 }
 
-/// What is wrong with a step.
+/// The fault of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum BadStep {
-    /// The loss, or the length of the gradient, is infinite or no number.
+    /// The loss, or the length of the gradient, is infinite or NaN.
     #[error(
         "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]
     NotFinite { loss: f64, gradient_norm: f64 },
-    /// The same where gradients have been scaled down as far as they may be.
+    /// The same where gradients have been scaled down to the limit.
     #[error(
         "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]

@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 pub struct Exact(pub f64);
 
 impl PartialEq for Exact {
-    /// By bits: what is no number is equal to itself here.
+    /// By bits: NaN is equal to itself here.
     fn eq(&self, other: &Exact) -> bool {
         self.0.to_bits() == other.0.to_bits()
     }

@@ -69,7 +69,7 @@ impl Part {
         }
     }
 
-    /// Float values in so many bits; others as they are.
+    /// Float values in this precision; others as they are.
     pub(crate) fn cast(self, to: FloatDType) -> Part {
         match self.values {
             Values::Float(tensor) => Part { values: Values::Float(tensor.cast(to)), ..self },

@@ -12,7 +12,8 @@ use crate::checkpoint::StopFlag;
 use crate::collective::tcp::{JoinError, TcpOptions, connect};
 use crate::collective::{Collective, DEFAULT_TIMEOUT, threads};
 
-/// The exit code of a rank that could go on if the others could: start the training again. A launcher starts it again with those that are left.
+/// The exit code of a rank that could continue if the others could: start the training again. A launcher
+/// starts it again with those that are left.
 pub const OTHERS_ARE_GONE: u8 = 3;
 
 /// In which a launcher says which process it is.
@@ -41,13 +42,13 @@ pub struct LaunchEnv {
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum LaunchedError {
-    /// It says something that is no number.
+    /// Its value is not a number.
     #[error("{name} is {value:?}; give a number")]
     Variable { name: &'static str, value: String },
     /// There are fewer ranks.
     #[error("RANK {rank} is outside a WORLD_SIZE of {world}; ranks count from 0")]
     Outside { rank: u32, world: u32 },
-    /// Nobody looks after it any more.
+    /// It has no launcher any more.
     #[error("the launcher that started this process has ended")]
     Ended,
     /// The system does not say, or does not take signals.
@@ -124,7 +125,7 @@ impl LaunchEnv {
     }
 
     /// A flag that the first SIGTERM or SIGINT to this process raises. The second ends the process; that of a launched one does not listen a second
-    /// time, as whoever stops all processes there are (service managers do) stops the launcher too, which passes it on.
+    /// time, as a service manager that stops all processes stops the launcher too, which passes it on.
     ///
     /// # Errors
     /// When the system does not take signals.

@@ -19,7 +19,7 @@ pub enum Kind {
     Moments,
     /// Parameters in other numbers, or of other ranks, while they are computed with.
     Gathered,
-    /// Of a checkpoint: copies until they are written, and what was read until it is taken over.
+    /// Of a checkpoint: copies until they are written, and read numbers until they are taken over.
     Copies,
 }
 
@@ -88,7 +88,7 @@ impl Cell {
 const ALL: usize = 5;
 
 impl Ledger {
-    /// Counts so many bytes for as long as what is returned lives.
+    /// Counts `bytes` bytes as long as the returned value lives.
     pub fn hold(&self, kind: Kind, bytes: usize) -> Held {
         let held = Held { ledger: self.clone(), kind, bytes: 0 };
         held.with(bytes)
@@ -104,7 +104,7 @@ impl Ledger {
         self.usage(|cell| cell.most.load(Ordering::Relaxed))
     }
 
-    /// Begins to look for the most anew.
+    /// Starts the search for the maximum again.
     pub fn forget(&self) {
         self.0.iter().for_each(|cell| cell.most.store(cell.now.load(Ordering::Relaxed), Ordering::Relaxed));
     }
@@ -130,7 +130,7 @@ pub struct Held {
 }
 
 impl Held {
-    /// So many bytes instead.
+    /// `bytes` bytes instead.
     #[must_use]
     pub fn with(mut self, bytes: usize) -> Held {
         self.set(bytes);
@@ -142,7 +142,7 @@ impl Held {
         self.bytes
     }
 
-    /// Counts so many bytes instead, from now on.
+    /// Counts `bytes` bytes instead, from now on.
     pub fn set(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         for cell in [&self.ledger.0[self.kind as usize], &self.ledger.0[ALL]] {
@@ -166,7 +166,7 @@ pub struct Numbers<T> {
 }
 
 impl<T> Numbers<T> {
-    /// No numbers yet, in memory for so many.
+    /// No numbers yet, in memory for `count`.
     pub fn with_capacity(ledger: &Ledger, kind: Kind, count: usize) -> Numbers<T> {
         Numbers::of(ledger, kind, Vec::with_capacity(count))
     }
@@ -177,7 +177,7 @@ impl<T> Numbers<T> {
         Numbers { values, held }
     }
 
-    /// No numbers yet, in memory for so many, on the ledger that these are on.
+    /// No numbers yet, in memory for `count`, on the ledger that these are on.
     pub fn another(&self, count: usize) -> Numbers<T> {
         let values = Vec::with_capacity(count);
         let bytes = values.capacity() * size_of::<T>();

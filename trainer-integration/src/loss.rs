@@ -12,7 +12,7 @@ use crate::stage::to_numbers;
 /// Rows whose losses are added before those of others: a fixed number, so that the bits depend on no threads.
 const STRETCH: usize = 64;
 
-/// What a micro-batch's output came to.
+/// The measures of a micro-batch's output.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Sum of the losses of its samples.
@@ -39,8 +39,9 @@ pub trait Objective<Output: Flow> {
     /// If output and target do not fit.
     fn measure(&self, output: Output, target: &Self::Target) -> Measured;
 
-    /// What of a target belongs to some of the rows of an input, of which there are so many: micro-batches for which a device has no memory are then
-    /// [cut](crate::engine::Engine::most_rows). Default `None`: rows are not to be measured apart from each other.
+    /// The part of a target for some of the rows of an input, of which there are `of`: micro-batches for
+    /// which a device has no memory are then [cut](crate::engine::Engine::most_rows). Default `None`: rows
+    /// are not to be measured apart from each other.
     fn of_rows(&self, _target: &Self::Target, _rows: Range<usize>, _of: usize) -> Option<Self::Target> {
         None
     }

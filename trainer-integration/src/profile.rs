@@ -33,7 +33,8 @@ pub struct Profile {
 const USUAL_LENGTH: usize = 128;
 
 impl Profile {
-    /// Of a transformer with so many parameters and tokens in a sample: those of a small one, and as much more as there are more parameters times tokens.
+    /// Of a transformer with a number of parameters, and of tokens in a sample: those of a small one, and as
+    /// much more as there are more parameters times tokens.
     ///
     /// # Errors
     /// As [`Engine::step`].
@@ -59,7 +60,7 @@ impl Profile {
 /// Steps that are timed, after one that is not.
 const STEPS: u64 = 3;
 
-/// Times a [`gpt`] on micro-batches of so many samples, alone on this machine's processors.
+/// Times a [`gpt`] on micro-batches of a number of samples, alone on this machine's processors.
 ///
 /// # Errors
 /// As [`Engine::step`].

@@ -18,7 +18,7 @@ pub struct ProgressSoFar {
     pub samples: u64,
     /// By epoch: its number, the sum of its losses, and of how many samples (of sequences: tokens) these are.
     pub epochs: Vec<(u32, Exact, u64)>,
-    /// Losses of the last steps that were taken, which say what is usual.
+    /// Losses of the last steps that were taken, which show the usual loss.
     pub usual: Vec<Exact>,
     /// Steps that were skipped since.
     pub skipped_in_a_row: u32,

@@ -17,7 +17,7 @@ impl Key {
         Key::derived("shardd trainer 2026 random numbers", seed)
     }
 
-    /// That of what is done to the images of a training, which comes before its steps.
+    /// That of the augmentation of the images of a training, which comes before its steps.
     pub fn for_augmentation(seed: u64) -> Key {
         Key::derived("shardd trainer 2026 augmentation", seed)
     }

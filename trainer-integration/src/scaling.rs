@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// By how much the gradient of the loss is multiplied: a power of two, with which multiplying and dividing are exact.
 ///
 /// The constants are those of PyTorch's `GradScaler`, but for the bounds, which it does not have. Gradients here are those of *sums* over the samples of a
-/// micro-batch: what is 1 for a mean is 2⁻¹⁶ for a sum over 65,536 samples.
+/// micro-batch: a value of 1 for a mean is 2⁻¹⁶ for a sum over 65,536 samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
@@ -27,7 +27,7 @@ impl LossScale {
     pub const LOWEST: i32 = -16;
     /// It is never higher: in 32 bits nothing that 16 bits hold is rounded by being divided by it.
     pub const HIGHEST: i32 = 64;
-    /// After so many steps in a row without an overflow it is doubled.
+    /// After this number of steps in a row without an overflow it is doubled.
     pub const GROWS_AFTER: u32 = 2_000;
 
     /// One that begins with this power of two, within the bounds.

@@ -23,7 +23,7 @@ pub struct MicroBatch {
     pub rows: RecordBatch,
 }
 
-/// One optimizer update's data, as far as it is this rank's.
+/// This rank's data of one optimizer update.
 #[derive(Clone, Debug)]
 pub struct Step {
     /// From 0.
@@ -34,7 +34,7 @@ pub struct Step {
     pub global_samples: u64,
     /// Where it begins: (epoch, position), the same on every rank.
     pub start: (u32, u64),
-    /// Where the next one does. A source that is opened there goes on with it.
+    /// Where the next one does. A source that is opened there continues with it.
     pub next: (u32, u64),
     /// One for each virtual rank of this rank, ascending.
     pub micro_batches: Vec<MicroBatch>,
@@ -58,8 +58,8 @@ pub trait StepSource: Send {
     /// The columns of the rows.
     fn schema(&self) -> SchemaRef;
 
-    /// A name for what is read, in which order and in which steps: the same for any rank and number of ranks, another one where
-    /// the steps of an epoch have other samples.
+    /// A name for the data read, in which order and in which steps: the same for any rank and number of
+    /// ranks, another one where the steps of an epoch have other samples.
     fn name(&self) -> String;
 
     /// Steps of an epoch.
@@ -71,7 +71,7 @@ pub trait StepSource: Send {
     /// Whatever keeps the source from reading on.
     fn next_step(&mut self) -> Result<Option<Step>, SourceError>;
 
-    /// What was read, by epoch; empty when the source keeps no account.
+    /// The samples read, by epoch; empty when the source keeps no account.
     fn audits(&self) -> Vec<Audit>;
 
     /// How long [`StepSource::next_step`] made the trainer wait.

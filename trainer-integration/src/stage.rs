@@ -44,7 +44,7 @@ pub trait Stage: Send + Debug {
     /// Gives it a name, which its parameters' names begin with.
     fn rename(&mut self, name: &str);
 
-    /// Says anew how much of the weight decay applies to each trained parameter, by its name and shape.
+    /// Sets again how much of the weight decay applies to each trained parameter, by its name and shape.
     fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32);
 }
 
@@ -70,7 +70,8 @@ pub trait Loaded: Debug {
     /// If the block has a [`Block::summary_len`], but no summary.
     fn summarise(&self, input: Vec<Part>) -> Tensor<1>;
 
-    /// Adds the gradients of the trained parameters, flat and in order, to the end of a buffer; zeros for what had no part in the loss.
+    /// Adds the gradients of the trained parameters, flat and in order, to the end of a buffer; zeros for
+    /// parameters without a part in the loss.
     fn take_gradient(&self, found: Option<&mut Gradients>, into: &mut Vec<f32>);
 
     /// The same, one tensor of 32 bits after the other, where they are.
@@ -125,7 +126,8 @@ impl Found {
 
 impl<B: Block> ModuleStage<B> {
     fn new(module: B, name: &str) -> ModuleStage<B> {
-        // Running state is shared by the clones of a module: `valid` makes one of its own, `train` shows what is frozen.
+        // Running state is shared by the clones of a module: `valid` makes one of its own, `train` shows the
+        // frozen parts.
         let module = module.valid().train();
         let mut survey = Survey::default();
         module.visit(&mut survey);

@@ -133,7 +133,7 @@ impl MemorySteps {
         self
     }
 
-    /// The same, with an account of what is given: the digest of a row is that of its number.
+    /// The same, with an account of the given samples: the digest of a row is that of its number.
     #[must_use]
     pub fn counted(self) -> MemorySteps {
         MemorySteps { counts: true, ..self }

@@ -74,15 +74,15 @@ pub struct TrainConfig {
     pub reduce_dtype: ReduceDtype,
     /// What each rank keeps a slice of, instead of all, and with how many others. Default nothing. Exactly reduced, the weights do not depend on it.
     pub slicing: Slicing,
-    /// What to do about a step whose loss is no number, or far too high. Default stop at what is no number.
+    /// What to do about a step whose loss is NaN, or far too high. Default stop at NaN.
     pub guard: GuardConfig,
     /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
     pub compare_every: u64,
     /// The length that a longer gradient, all blocks together, is brought to. Default none.
     pub clip: Option<f32>,
-    /// What is trained. Default the small model for the kind of data.
+    /// The model to train. Default the small model for the kind of data.
     pub model: ModelOptions,
-    /// What is done to images while training. Default nothing.
+    /// The augmentation of images while training. Default nothing.
     pub augmentation: Augmentation,
     /// The highest learning rate. Default 0.1.
     pub rate: f32,
@@ -96,13 +96,13 @@ pub struct TrainConfig {
     pub device: DeviceName,
     /// In how many bits it is computed there. Default 32.
     pub precision: Precision,
-    /// With what gradients are multiplied at first in [`Precision::F16`]; after a checkpoint with what it says. Default 65,536.
+    /// The first factor of gradients in [`Precision::F16`]; after a checkpoint its factor. Default 65,536.
     pub loss_scale: LossScale,
     /// What carries gradients from rank to rank. Default the run's collective.
     pub transport: Transport,
     /// Where rows become numbers; default: on the device, a step ahead, unless that is the CPU. The numbers do not depend on it.
     pub preparation: Option<Preparation>,
-    /// Whether what is done when is recorded ([`Trained::trace`]). Default not.
+    /// Whether the times of the work are recorded ([`Trained::trace`]). Default not.
     pub traces: bool,
     /// Threads for tensor kernels and image decoding; default: the process's pool (`RAYON_NUM_THREADS`). The weights do
     /// not depend on it.
@@ -281,7 +281,7 @@ pub fn train_with(
     let mut start = std::mem::take(&mut persistence.start);
     let training = Training { config, persistence, comm: Arc::clone(&comm) };
     let (mut recorder, mut course) = (None, None);
-    // The others are told before a thread is waited for that may be waiting for data.
+    // The others get the news before a thread is waited for that may be waiting for data.
     let mut follow = |source, pool| {
         std::thread::scope(|scope| {
             let feed = Feed::new(scope, source, pool);
@@ -299,7 +299,7 @@ pub fn train_with(
     let pool = |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build();
     match config.threads {
         None => follow(source, None),
-        // What is made a step ahead has threads of its own: the others may be waiting for it.
+        // The preparation of the next step has threads of its own: the others may be waiting for it.
         Some(threads) => match (pool(threads), pool(threads)) {
             (Ok(pool), Ok(ahead)) => pool.install(|| follow(source, Some(&ahead))),
             (Err(source), _) | (_, Err(source)) => {
@@ -441,7 +441,7 @@ impl Training<'_> {
             let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
             let compute_s = laps.next() - update_s;
             *is_whole = false;
-            let given = told.heard()?; // it was told before the sums that are there
+            let given = told.heard()?; // it was reported before the present sums
             *is_whole = true;
             let answers = step.global_samples * spec.shape().answers() as u64;
             if loss.samples != answers {
@@ -560,7 +560,7 @@ impl Training<'_> {
         let trace = gather_trace(&tracer, comm)?;
         let bytes_sent = comm.run(|collective| Ok(collective.bytes_sent()))?;
         let waited_for = comm.run(waited_for)?;
-        // Nothing of what was learnt is lost by test data that cannot be read.
+        // Nothing of the trained weights is lost by test data that cannot be read.
         let evaluated = match (test, &test_spec) {
             (Some(test), Some(spec)) if test.row_count() > 0 => {
                 evaluate(engine, &running, spec, test, comm).map(Some)
@@ -600,14 +600,14 @@ impl Training<'_> {
         })))
     }
 
-    /// Leaves what this rank has of a training that another group can go on with.
+    /// Leaves this rank's state of a training, with which another group can continue.
     fn leave(&self, outcome: &Result<Outcome, TrainError>, start: Start, course: Option<(Course, Settings)>) {
         let Some(legacy) = &self.persistence.legacy else { return };
         // A record is known to be whole only where a checkpoint is.
         let is_recorded = self.persistence.recording.is_some();
         let is_lost = match outcome {
             Err(error) => matches!(error, TrainError::Collective(_)),
-            // What is left to do is to evaluate it.
+            // Only its evaluation remains.
             Ok(Outcome::Trained(trained)) => {
                 matches!(trained.unevaluated.as_deref(), Some(TrainError::Collective(_)))
             }
@@ -617,14 +617,14 @@ impl Training<'_> {
             let run = self.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
             legacy.leave(match (course, start) {
                 (Some((course, settings)), _) => course.remains(run.unwrap_or_default(), &settings),
-                // What it was handed, and had not begun with.
+                // The state it was handed, and had not begun with.
                 (None, Start::Checkpoint(handed)) => handed.into_remains(),
                 (None, Start::Seed | Start::Weights(_)) => None,
             });
         }
     }
 
-    /// What was learnt, and its digest.
+    /// The trained weights, and their digest.
     fn last_weights(
         &self,
         engine: &mut Engine,
@@ -718,7 +718,7 @@ impl Training<'_> {
         keeper.with_pause(pause.clone())
     }
 
-    /// Notes what the steps come to.
+    /// Notes the outcome of the steps.
     fn recorder(
         &self,
         recording: &Recording,
@@ -821,7 +821,7 @@ pub(crate) fn check_groups(slicing: Slicing, comm: &Comm) -> Result<(), TrainErr
     Ok(())
 }
 
-/// What is asked for that only images have.
+/// The requested options that only images have.
 fn for_images(config: &TrainConfig) -> Option<&'static str> {
     if config.augmentation != Augmentation::None {
         Some("augmentation (--augment)")

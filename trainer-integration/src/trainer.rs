@@ -32,9 +32,10 @@ use crate::train::check_groups;
 use crate::weights::Weights;
 use crate::zero::Slicing;
 
-/// Trains a model of one's own, together with the other ranks of a world: the same weights to the last bit on any number of ranks.
+/// Trains your own model, together with the other ranks of a world: the same weights to the last bit on any
+/// number of ranks.
 ///
-/// A step is made of V virtual ranks' micro-batches, whoever computes them; every rank is asked for those of its own.
+/// A step is made of V virtual ranks' micro-batches, on any ranks; every rank is asked for those of its own.
 ///
 /// ```
 /// use burn::module::Module;
@@ -93,13 +94,13 @@ pub struct Trainer<Input, Output, O> {
     types: PhantomData<fn(Input) -> Output>,
 }
 
-/// A trainer's checkpoints, and what they have in common.
+/// A trainer's checkpoints, and their common settings.
 #[derive(Debug)]
 struct Keeping {
     keeper: CheckpointManager,
     run: String,
     settings: Settings,
-    /// Where the source goes on after what was trained on.
+    /// The place where the source resumes after the trained steps.
     place: Place,
 }
 
@@ -155,7 +156,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.number
     }
 
-    /// Where the source goes on: where the checkpoint ends that this goes on from, or what was last [kept](Trainer::keep).
+    /// Where the source resumes: the end of the checkpoint that this one resumes from, or the place last
+    /// [kept](Trainer::keep).
     pub fn place(&self) -> Place {
         self.keeping.place
     }
@@ -176,8 +178,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     }
 
     /// One update at this learning rate, on the micro-batches that each virtual rank of this rank has: an input and its target, or several, or
-    /// none. Those of [`Trainer::no_sync`] before it count as well. In [`Precision::F16`] a step may come to nothing but a lower scale for the next
-    /// ([`StepLoss::is_overflow`]).
+    /// none. Those of [`Trainer::no_sync`] before it count as well. In [`Precision::F16`] a step may result
+    /// only in a lower scale for the next ([`StepLoss::is_overflow`]).
     ///
     /// # Errors
     /// When another rank is gone or late, or the device has no memory for a micro-batch; the weights are then of no further use. When gradients are
@@ -202,9 +204,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         Ok(loss)
     }
 
-    /// After a step, says where the source goes on: a checkpoint is begun, if one is due, and is written while training goes on. With
-    /// `Break` the training ends here, because it was [asked to](TrainerBuilder::stop); its checkpoint is there then. Without checkpoints nothing is
-    /// done.
+    /// After a step, sets the place where the source resumes: a checkpoint is begun, if one is due, and is
+    /// written while training continues. With `Break` the training ends here, because it was [asked
+    /// to](TrainerBuilder::stop); its checkpoint is there then. Without checkpoints nothing is done.
     ///
     /// # Errors
     /// When another rank is gone or late, or the last checkpoint of a training that is to stop cannot be written.
@@ -317,8 +319,8 @@ where
 }
 
 impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Output, O> {
-    /// V: of how many micro-batches a step is made, whoever computes them. The weights depend on it, and not on the number of ranks, which may
-    /// be any up to V. Default the number of ranks.
+    /// V: of how many micro-batches a step is made, on any ranks. The weights depend on it, and not on the
+    /// number of ranks, which may be any up to V. Default the number of ranks.
     pub fn virtual_ranks(self, count: u32) -> Self {
         TrainerBuilder { virtual_ranks: Some(count), ..self }
     }
@@ -377,8 +379,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { slicing: slicing.into(), ..self }
     }
 
-    /// Where checkpoints are kept, and from which of them it goes on; the same on all ranks. They are written as [`Trainer::keep`] is told how
-    /// far the source is. Default none.
+    /// Where checkpoints are kept, and from which of them it resumes; the same on all ranks. They are written
+    /// as [`Trainer::keep`] gets the place of the source. Default none.
     pub fn checkpoints(self, checkpoints: Checkpoints, resume: Resume) -> Self {
         TrainerBuilder { checkpoints: Some((checkpoints, resume)), ..self }
     }

@@ -45,7 +45,7 @@ pub struct Buffer {
     pub name: String,
     /// Its dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// What it starts with.
+    /// Its initial values.
     pub initial: Vec<f32>,
 }
 
@@ -95,7 +95,7 @@ pub fn ranges(parameters: &[Parameter]) -> Vec<Range<usize>> {
     parameters.iter().map(range).collect()
 }
 
-/// A named tensor with its values, in the model's order: what is hashed and saved.
+/// A named tensor with its values, in the model's order: the part that is hashed and saved.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Named {
     /// Unique in the model.
@@ -188,8 +188,8 @@ fn order_of<'a>(names: impl Iterator<Item = &'a str>) -> HashMap<String, String>
 type Views<'a> = Vec<(&'a str, TensorView<'a>)>;
 
 impl Weights {
-    /// BLAKE3 over every tensor's name, shape and little-endian values, in the model's order; lengths go before what they
-    /// measure. Equal digests mean equal models to the last bit.
+    /// BLAKE3 over every tensor's name, shape and little-endian values, in the model's order; lengths go
+    /// before the measured parts. Equal digests mean equal models to the last bit.
     pub fn digest(&self) -> Digest {
         let mut hasher = blake3::Hasher::new();
         for Named { name, shape, values } in &self.0 {
@@ -276,7 +276,7 @@ impl Weights {
     /// The values of these tensors, in the order of `wanted`: names, dimensions, and whether one may be missing.
     ///
     /// # Errors
-    /// What is missing, not wanted, or of other dimensions.
+    /// Names the tensors that are missing, unwanted, or of other dimensions.
     pub(crate) fn pick(
         &self,
         wanted: &[(String, Vec<usize>, bool)],

@@ -54,7 +54,7 @@ impl Zero {
 /// What ranks keep slices of, and with how many others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slicing {
-    /// What they keep slices of.
+    /// The state they keep slices of.
     pub zero: Zero,
     /// How many ranks share the numbers; every such group has all of them. Default all ranks.
     pub group: Option<NonZeroU32>,

@@ -33,7 +33,7 @@ pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<Meta
     Ok(settled)
 }
 
-/// Where the metadata of a joined node is, whose first node told it of the etcd `told`, or of none: then it is with
+/// Where the metadata of a joined node is, whose first node named the etcd `told`, or none: then it is with
 /// that node, in either store.
 pub(crate) fn of_joined(
     told: Option<&EtcdUrl>,

@@ -68,7 +68,7 @@ pub struct InputFile {
     /// the input lay.
     pub(super) name: String,
     pub(super) bytes: u64,
-    /// Changes when the content does, as far as metadata shows: the hash of that metadata, as there may
+    /// Changes when the content does, by its metadata: the hash of that metadata, as there may
     /// be millions of files.
     pub(super) stamp: [u8; 16],
     content: Arc<dyn Content>,

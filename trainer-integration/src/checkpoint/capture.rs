@@ -28,7 +28,7 @@ pub(super) struct Captured {
     plan: Arc<Plan>,
     /// By piece of this rank; what others have of it is not there yet.
     pieces: Vec<Numbers<f32>>,
-    /// By rank what it sends, if ranks send anything.
+    /// The messages by rank, if ranks send any.
     arriving: Option<Pending<Vec<Message>>>,
 }
 
@@ -36,7 +36,7 @@ impl Captured {
     /// Copies, and begins the exchange. All ranks call it together, each with all that the plan's holding says it has.
     ///
     /// # Panics
-    /// If this rank has not what it is said to have.
+    /// If this rank lacks a part that the plan says it has.
     pub(super) fn of(plan: &Arc<Plan>, mut held: Vec<Held<'_>>, comm: &Comm, ledger: &Ledger) -> Captured {
         held.retain(|held| !held.numbers.is_empty());
         held.sort_unstable_by_key(|held| (held.block, held.kind, held.start));

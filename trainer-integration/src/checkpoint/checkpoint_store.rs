@@ -22,7 +22,7 @@ use super::CheckpointError;
 use super::manifest::{CheckpointId, Manifest};
 use super::part::Part;
 
-/// After so long a part that no manifest names is of a checkpoint that was never finished.
+/// After this time a part that no manifest names is of a checkpoint that was never finished.
 const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
 
 /// The checkpoints of one run.

@@ -86,7 +86,7 @@ impl<'a> Holders<'a> {
         found
     }
 
-    /// Who gives what to whom, so that every rank has what it needs, together everything; `None` if something is nobody's.
+    /// The transfers that give every rank its part, together everything; `None` if a part has no owner.
     fn gifts(&self, holding: &Holding, ranks: VirtualRanks) -> Option<Gifts> {
         let layout = &self.manifest.layout;
         let mut gifts = Gifts::default();
@@ -121,9 +121,10 @@ impl<'a> Holders<'a> {
     }
 }
 
-/// What a group of ranks goes on from that have `remains` of the group before, or nothing: the newest step of which every number is somebody's, unless
-/// there is a newer checkpoint. `None` if there is none. All ranks call this together; each is given what it needs where ranks keep such slices.
-/// What a rank gives itself whole is moved, and what remains is gone with it; after an error it is all there.
+/// The state from which a group of ranks continues that have `remains` of the group before, or nothing: the
+/// newest step of which every number is somebody's, unless there is a newer checkpoint. `None` if there is
+/// none. All ranks call this together; each gets its part where ranks keep such slices. What a rank gives
+/// itself whole is moved, and what remains is gone with it; after an error it is all there.
 ///
 /// `every` is given if the training may go back to the last step that is a multiple of it, so that a checkpoint of that has to be there.
 ///
@@ -154,7 +155,7 @@ pub fn hand_over(
     let kept = match listed.transpose()? {
         None => Vec::new(),
         Some(Ok(kept)) => kept,
-        // It can be gone on without what is there, but not gone back.
+        // The training can continue without the stored checkpoint, but not go back.
         Some(Err(error)) if every.is_none() => {
             if collective.rank() == 0 {
                 warn!(%error, "the checkpoints cannot be listed; the training continues from the state of \
@@ -193,7 +194,8 @@ fn host(ranks: VirtualRanks, of: u32) -> u32 {
     (0..ranks.world).find(|rank| ranks.of(*rank).contains(&of)).expect("every virtual rank has a host")
 }
 
-/// Gives and takes: what this rank has then. What it has itself and needs as it is, is moved, and what others give arrives where it is to be.
+/// Exchanges parts: this rank's state afterwards. Its own parts are moved, and those of others arrive in
+/// their places.
 fn give(
     collective: &mut dyn Collective,
     gifts: &Gifts,

@@ -18,7 +18,7 @@ impl Kind {
     /// All, in the order in which they are kept.
     pub const ALL: [Kind; 3] = [Kind::Weights, Kind::First, Kind::Second];
 
-    /// What it is called in files.
+    /// Its name in files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Weights => "weights",
@@ -28,7 +28,7 @@ impl Kind {
     }
 }
 
-/// How many numbers a block has of each kind, and what they are called.
+/// How many numbers a block has of each kind, and their names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BlockLayout {
@@ -36,7 +36,7 @@ pub struct BlockLayout {
     pub parameters: Vec<(String, Vec<usize>)>,
     /// Numbers in its weights.
     pub weights: usize,
-    /// The first so many of them are trained, the others frozen. Format 1 does not say it.
+    /// The number of trained ones, which come first, the others frozen. Format 1 does not say it.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub trained: usize,
     /// Numbers in the optimizer's first moment: as many as are trained, or none yet.

@@ -23,7 +23,7 @@ use crate::collective::{
 use crate::reduce::VirtualRanks;
 use crate::zero::Slicing;
 
-/// From where a training goes on.
+/// From where a training resumes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Resume {
     /// From the newest checkpoint that is whole; from the beginning if there are none.
@@ -42,7 +42,7 @@ pub struct Checkpoint {
     pub id: CheckpointId,
     /// Its document.
     pub manifest: Manifest,
-    /// Its numbers, as far as this rank needs them.
+    /// Its numbers, those that this rank needs.
     pub state: State,
     /// Checkpoints of later steps, from before the training went back to this one.
     pub(crate) superseded: Vec<CheckpointId>,
@@ -57,7 +57,7 @@ impl Checkpoint {
         (!is_stored).then_some(PeerCheckpoint { manifest, state })
     }
 
-    /// What a training goes on from that is in no store.
+    /// The state from which a training resumes that is in no store.
     pub(super) fn unstored(manifest: Manifest, state: State) -> Checkpoint {
         Checkpoint { id: manifest.id(), manifest, state, superseded: Vec::new(), is_stored: false }
     }
@@ -73,8 +73,9 @@ enum Said<T> {
     Failed(String),
 }
 
-/// The checkpoint that a run goes on from, the same on all ranks; `None` if it begins. All ranks call this together. Each is given the numbers
-/// that it needs where ranks keep such slices, whoever wrote the checkpoint.
+/// The checkpoint from which a run resumes, the same on all ranks; `None` if it begins. All ranks call this
+/// together. Each is given the numbers that it needs where ranks keep such slices, in any world of the
+/// writer.
 ///
 /// One that is damaged is passed over for the one before it, and a warning says so.
 ///
@@ -109,7 +110,8 @@ pub fn load(
     for id in candidates {
         match read(collective, shelf, id, slicing)? {
             Ok((manifest, state)) => {
-                // Only who was told to goes back; what was passed over as damaged is no longer needed either.
+                // Only an explicit request goes back; damaged checkpoints passed over are no longer needed
+                // either.
                 let superseded = listed.iter().copied().filter(|other| other.step > id.step).collect();
                 return Ok(Some(Checkpoint { id, manifest, state, superseded, is_stored: true }));
             }
@@ -146,7 +148,8 @@ fn read(
         let differences = format!("it has {count} virtual ranks, too few for {world} ranks; start fewer");
         return Err(CheckpointError::Settings { id: id.short(), differences });
     }
-    // What is trained in a block, by which it is sliced, format 1 does not say: there everyone is given everything.
+    // Format 1 does not record the trained parts of a block, by which it is sliced: there every rank gets
+    // everything.
     let holding = match manifest.format {
         PARTS => Holding::everything(world),
         _ => Holding::needed(slicing, collective.hosts(), collective.rank()),
@@ -155,14 +158,14 @@ fn read(
     Ok(reading.run(collective, shelf, id)?.map(|state| (manifest, state)))
 }
 
-/// Objects that all ranks together read at a time, which is no more than each of them may be given: so many bytes, and one of each rank that has more
-/// than its part.
+/// Objects that all ranks together read at a time, which is no more than each of them may be given: this
+/// number of bytes, and one of each rank that has more than its part.
 const ROUND_BYTES: u64 = 64 << 20;
 
 /// No rank reads more than this at a time, or one object that has more.
 const RANK_BYTES: u64 = 16 << 20;
 
-/// And so many objects.
+/// And this number of objects.
 const ROUND: usize = 16;
 
 /// Who reads what of a checkpoint, and who is given what of it.
@@ -177,7 +180,7 @@ struct Reading<'a> {
     rounds: Vec<Vec<Vec<usize>>>,
 }
 
-/// What was read of an object: its piece, and running statistics.
+/// The parts read of an object: its piece, and running statistics.
 type Decoded = (Vec<f32>, Vec<f32>);
 
 impl<'a> Reading<'a> {
@@ -279,7 +282,7 @@ impl<'a> Reading<'a> {
         self.round(rank, round).iter().map(read).collect()
     }
 
-    /// Gives all ranks what they are to have of what this one has read, and takes what they have read.
+    /// Gives all ranks their parts of this one's reads, and takes its parts of their reads.
     fn pass_on(
         &self,
         collective: &mut dyn Collective,
@@ -387,7 +390,7 @@ const WHOLE: u8 = 0;
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
 
-/// Whether all is well with what this rank has read: a byte that says so, and what is wrong.
+/// Whether this rank's reads succeeded: a byte for that, and the error.
 fn pack(read: Result<(), CheckpointError>) -> Vec<u8> {
     let (kind, rest) = match read {
         Ok(()) => (WHOLE, String::new()),

@@ -41,17 +41,18 @@ const A_WHILE: Duration = Duration::from_millis(250);
 pub struct Checkpoints {
     /// The place.
     pub shelf: CheckpointStore,
-    /// After every so many steps of the training; the same on all ranks.
+    /// After every this many steps of the training; the same on all ranks.
     pub every_steps: Option<u64>,
-    /// When so long has passed since the last one, by rank 0's clock.
+    /// When this time has passed since the last one, by rank 0's clock.
     pub every: Option<Duration>,
     /// How many stay, at least 1.
     pub keep: usize,
 }
 
 impl Checkpoints {
-    /// The step to whose checkpoint a training of so many steps goes back: a function of the steps alone, so that an interrupted training
-    /// goes back as far as an undisturbed one. `None` if checkpoints are written by the clock.
+    /// The step to whose checkpoint a training of `step` steps goes back: a function of the steps alone, so
+    /// that an interrupted training goes back to the same step as an undisturbed one. `None` if checkpoints
+    /// are written by the clock.
     pub(crate) fn back_to(&self, step: u64) -> Option<u64> {
         self.every_steps.map(|every| step - step % every)
     }
@@ -82,13 +83,13 @@ struct Signal {
     pause: bool,
     /// It is time for a checkpoint; rank 0's counts.
     is_due: bool,
-    /// Its objects of the checkpoint under way are in the store, or why not; said once.
+    /// Its objects of the checkpoint under way are in the store, or why not; reported once.
     written: Option<Result<Written, String>>,
-    /// The manifest is, or why not; rank 0's counts, said once.
+    /// The manifest is, or why not; rank 0's counts, reported once.
     published: Option<Result<(), String>>,
 }
 
-/// What all ranks together have to say of what comes next.
+/// The joint message of all ranks about the next action.
 #[derive(Clone, Copy, Debug, Default)]
 struct Heard {
     stop: bool,
@@ -96,11 +97,11 @@ struct Heard {
     is_due: bool,
 }
 
-/// What a training is at a step, as far as this rank writes it.
+/// The state of a training at a step, the part that this rank writes.
 pub(crate) struct Snapshot<'a> {
     /// All but the objects.
     pub(crate) manifest: Manifest,
-    /// Who has what of what is common: the same on all ranks, and in the whole training.
+    /// The holders of the common state: the same on all ranks, and in the whole training.
     pub(crate) holding: Holding,
     /// What this rank has: no less than that.
     pub(crate) held: Vec<Held<'a>>,
@@ -116,7 +117,7 @@ pub(crate) struct Snapshot<'a> {
 #[derive(Debug)]
 struct Published {
     id: CheckpointId,
-    /// Whether those that are not kept are away.
+    /// Whether those that are not kept are removed.
     is_tidy: bool,
 }
 
@@ -125,7 +126,7 @@ struct Published {
 struct Job<T>(Option<JoinHandle<Result<T, CheckpointError>>>);
 
 impl<T> Job<T> {
-    /// What came of it, if it ends before so long has passed; said once.
+    /// The outcome, if it ends within this time; reported once.
     fn outcome(&mut self, shelf: &CheckpointStore, within: Duration) -> Option<Result<T, String>> {
         let handle = self.0.as_mut()?;
         let ended = shelf.handle().block_on(async { tokio::time::timeout(within, handle).await }).ok()?;
@@ -160,7 +161,7 @@ struct UnderWay {
 }
 
 impl UnderWay {
-    /// The manifest with all objects, once all ranks have said what they wrote; else why it cannot be.
+    /// The manifest with all objects, once all ranks have reported their objects; else why it cannot be.
     fn whole(&self, ranks: VirtualRanks) -> Option<Result<Manifest, String>> {
         let mut manifest = self.manifest.clone();
         let mut found = vec![None; self.plan.pieces.len()];
@@ -209,11 +210,11 @@ pub struct CheckpointCosts {
 /// What a training does after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It goes on.
+    /// It continues.
     Step,
     /// It was asked to end, and all ranks know.
     Stop,
-    /// It was asked to go on in another group, and all ranks know.
+    /// It was asked to continue in another group, and all ranks know.
     Pause,
 }
 
@@ -234,7 +235,7 @@ pub(crate) struct CheckpointManager {
     costs: CheckpointCosts,
     /// Since it was last asked.
     held_up: Duration,
-    /// What was said after the last step.
+    /// The messages after the last step.
     said: Option<Pending<Vec<Message>>>,
     under_way: Option<UnderWay>,
     /// When the last one was begun.
@@ -253,7 +254,7 @@ struct CheckpointStep {
     outcome: Option<Result<(), String>>,
 }
 
-/// The checkpoint that a training goes on from.
+/// The checkpoint from which a training resumes.
 #[derive(Clone, Debug)]
 pub(crate) struct Resumed {
     /// Need not be written again.
@@ -313,7 +314,7 @@ impl CheckpointManager {
         self
     }
 
-    /// What they have cost so far.
+    /// Their costs up to now.
     pub(crate) fn costs(&self) -> CheckpointCosts {
         self.costs
     }
@@ -323,7 +324,7 @@ impl CheckpointManager {
         std::mem::take(&mut self.held_up)
     }
 
-    /// What comes after the training's first `step` steps. `snapshot` is what it is there.
+    /// The next action after the training's first `step` steps. `snapshot` gives its state there.
     ///
     /// # Errors
     /// When another rank is gone; when the training is to stop and its last checkpoint cannot be written.
@@ -350,7 +351,7 @@ impl CheckpointManager {
             }
         }
         if pause {
-            // Its ranks have what it is; what is on its way to the store is still worth having.
+            // Its ranks have its state; a checkpoint on its way to the store is still worth having.
             self.settle()?;
             return Ok(Next::Pause);
         }
@@ -369,7 +370,8 @@ impl CheckpointManager {
         self.write(0, snapshot)
     }
 
-    /// Reads the checkpoint that a training of so many steps goes back to, once it is there; all ranks call this together.
+    /// Reads the checkpoint that a training of this number of steps goes back to, once it is there; all ranks
+    /// call this together.
     ///
     /// # Errors
     /// When it is not there or cannot be read, and when another rank is gone.
@@ -501,7 +503,8 @@ impl CheckpointManager {
         self.comm.submit(move |collective| collective.all_gather(&bytes))
     }
 
-    /// What this rank has to say; of what is under way, once it has ended, which is waited for so long at most.
+    /// This rank's message; about a pending checkpoint once it has ended, for which it waits at most this
+    /// time.
     fn signal(&mut self, within: Duration) -> Signal {
         let pause = self.pause.as_ref().is_some_and(StopFlag::is_raised);
         let mut signal = Signal { stop: self.stop.is_raised(), pause, ..Signal::default() };
@@ -515,7 +518,8 @@ impl CheckpointManager {
         let published = under_way.publication.as_mut().and_then(|job| job.outcome(shelf, within));
         if let Some(published) = published {
             signal.published = Some(published.map(|Published { id, is_tidy }| {
-                // What was given up is not forgotten until it is away; what is trained anew to the same bits has its name again.
+                // A checkpoint given up is not forgotten until it is removed; one trained again to the same
+                // bits has its name again.
                 self.superseded.retain(|other| !is_tidy && *other != id);
                 self.written.push(id);
             }));
@@ -526,7 +530,7 @@ impl CheckpointManager {
         signal
     }
 
-    /// Takes in what all ranks said.
+    /// Takes in the messages of all ranks.
     fn hear(&mut self, messages: &[Message]) -> Result<Heard, CheckpointError> {
         let mut signals = Vec::with_capacity(messages.len());
         for (rank, message) in messages.iter().enumerate() {
@@ -592,7 +596,7 @@ impl CheckpointManager {
         let superseded = self.superseded.clone();
         let publication = checkpoints.shelf.handle().spawn(async move {
             let id = objects.publish(&manifest).await?;
-            // The checkpoint is there; what is left over of others does no harm but to the space it takes.
+            // The checkpoint is there; the remains of others do no harm but to the space it takes.
             let tidied = objects.tidy(id, keep, back_to, &superseded).await;
             if let Err(error) = &tidied {
                 warn!(%error, "old checkpoints could not be removed");

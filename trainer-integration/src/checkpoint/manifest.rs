@@ -18,7 +18,7 @@ const FORMAT: u32 = 2;
 /// That of earlier versions, still read: a part for each virtual rank.
 pub(super) const PARTS: u32 = 1;
 
-/// The most that a part may be said to have: an overflow of sums of them is far away.
+/// The largest declared size of a part: an overflow of sums of them is far away.
 const MOST_BYTES: u64 = 1 << 40;
 
 /// What decides a training, by name; values as JSON text.
@@ -58,7 +58,7 @@ impl CheckpointId {
     }
 }
 
-/// Where a source goes on.
+/// The place where a source resumes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Place {
@@ -84,7 +84,7 @@ pub struct Manifest {
     pub run: String,
     /// Steps that were trained: with the seed, all there is to know of random numbers.
     pub step: u64,
-    /// Where the source goes on.
+    /// The place where the source resumes.
     pub place: Place,
     /// V.
     pub virtual_ranks: u32,
@@ -149,8 +149,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// Whether the layout agrees with itself, and as many objects are named as it asks for, with room for all its numbers: whatever is done with
-    /// it afterwards takes no more than what is there.
+    /// Whether the layout agrees with itself, and as many objects are named as it asks for, with room for all
+    /// its numbers: later code then takes no more than the present bytes.
     fn check_counts(&self) -> Result<(), String> {
         let Manifest { virtual_ranks, layout, .. } = self;
         let ranks = *virtual_ranks as usize;
@@ -181,7 +181,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// How many numbers these objects have room for besides so many others.
+    /// How many numbers these objects have room for besides a number of others.
     fn room(&self, others: usize, objects: &[Part]) -> Result<usize, String> {
         if let Some(part) = self.objects().find(|part| part.bytes > MOST_BYTES) {
             return Err(format!("a part of {} bytes", part.bytes));

@@ -62,7 +62,7 @@ pub use state::{Numbers, State};
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum CheckpointError {
-    /// The store cannot be asked, or does not take what it is given.
+    /// The store cannot be asked, or does not take new objects.
     #[error(transparent)]
     Store(#[from] OriginError),
     /// There is no runtime to ask the store with.

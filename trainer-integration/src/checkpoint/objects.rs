@@ -11,14 +11,14 @@ use super::pieces::{Piece, Stretch, pieces};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Object {
     pub(super) part: Part,
-    /// Names of its tensors, and what they hold one after the other.
+    /// Names of its tensors, and their contents in order.
     pub(super) tensors: Vec<(String, Piece)>,
     /// A virtual rank, and how many numbers its running statistics are, if they are there.
     pub(super) statistics: Option<(u32, usize)>,
 }
 
 impl Object {
-    /// What it holds of what all ranks have in common.
+    /// Its part of the common state of all ranks.
     pub(super) fn piece(&self) -> Piece {
         self.tensors.iter().flat_map(|(_, piece)| piece).cloned().collect()
     }

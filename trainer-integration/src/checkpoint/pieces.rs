@@ -50,7 +50,7 @@ pub(super) fn length(piece: &[Stretch]) -> usize {
 /// The objects of what all ranks have in common, in the order in which a manifest names them. Every number is in one of them.
 pub(super) fn pieces(layout: &Layout) -> Vec<Piece> {
     let mut pieces = Vec::new();
-    // Of the short rows so far: what is trained, what is frozen.
+    // Of the short rows so far: the trained ones, and the frozen ones.
     let mut groups = [Piece::new(), Piece::new()];
     for (block, layout) in layout.blocks.iter().enumerate() {
         let trained = layout.trained.min(layout.weights);

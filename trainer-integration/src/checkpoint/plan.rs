@@ -29,7 +29,7 @@ impl Holding {
         Holding { slices_weights, slices_moments, places, owners: Owners { count: mesh.size() } }
     }
 
-    /// So many ranks that have everything.
+    /// A world of ranks that each have everything.
     pub(crate) fn everything(world: u32) -> Holding {
         let places = vec![0; world as usize];
         Holding { slices_weights: false, slices_moments: false, places, owners: Owners { count: 1 } }
@@ -153,7 +153,7 @@ fn total(runs: &[Range<usize>]) -> usize {
     runs.iter().map(ExactSizeIterator::len).sum()
 }
 
-/// What of some runs is in others, and what is not. All are in order.
+/// The parts of some runs that are in others, and the rest. All are in order.
 pub(super) fn split(
     of: Vec<Range<usize>>,
     others: &[Range<usize>],

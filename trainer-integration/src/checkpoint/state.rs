@@ -7,7 +7,7 @@ use super::layout::Kind;
 use super::pieces::Stretch;
 use super::plan::within;
 
-/// What was read of a checkpoint for one rank.
+/// The state read from a checkpoint for one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct State {
     /// Of what all ranks have in common, by block, kind and place; none overlap.
@@ -48,7 +48,7 @@ impl State {
         State { numbers: stretches.into_iter().map(zeros).collect(), statistics: Vec::new() }
     }
 
-    /// Takes over the numbers of a piece's run, as far as there is a place for them.
+    /// Takes over the numbers of a piece's run, those that have a place.
     pub(super) fn place(&mut self, piece: &[Stretch], run: &Range<usize>, values: &[f32]) {
         for (at, Stretch { block, kind, range }) in within(piece, run) {
             let first = self.numbers.partition_point(|it| {

@@ -55,7 +55,7 @@ impl Upload {
             let _ = before.await; // in vain, perhaps: this does not depend on it
         }
         let pieces = blocking(move || captured.complete()).await?;
-        // What is known could have been taken away or cut short by someone.
+        // A known object could have been removed or cut short by someone.
         let there = if known.is_empty() { BTreeMap::new() } else { objects.present().await? };
         let present = Arc::new(Present { known, there });
         let pieces = pieces.into_iter().map(|(index, numbers)| Object::Piece(index, numbers));
@@ -100,7 +100,8 @@ struct Present {
 }
 
 impl Present {
-    /// Only what this training has verified or put is trusted to be what its name says: what was found damaged is put again.
+    /// Only what this training has verified or put is trusted to match its name: damaged objects are put
+    /// again.
     fn has(&self, part: Part) -> bool {
         self.known.contains(&part.digest) && self.there.get(&part.digest) == Some(&part.bytes)
     }

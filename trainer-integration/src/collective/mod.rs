@@ -30,7 +30,7 @@ pub use threads::{ThreadCollective, spawn};
 /// Numbers cross the wire as they lie in memory, and the format is little-endian.
 const _: () = assert!(cfg!(target_endian = "little"), "the collective's wire format is little-endian");
 
-/// How long a rank waits for the others before it calls them late, unless told otherwise.
+/// How long a rank waits for the others before it calls them late, by default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// A message for another rank.
@@ -38,7 +38,7 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(300);
 pub struct Outgoing<'a> {
     /// Whom it is for.
     pub to: u32,
-    /// What it says.
+    /// Its contents.
     pub bytes: &'a [u8],
 }
 
@@ -56,9 +56,9 @@ pub struct Incoming<'a> {
 pub enum Place<'a> {
     /// Over these bytes. It has exactly as many.
     Slice(&'a mut [u8]),
-    /// In place of what is there, whatever its length.
+    /// In place of the present bytes, of any length.
     Whole(&'a mut Vec<u8>),
-    /// To the transfer's sink, piece by piece. It has so many bytes.
+    /// To the transfer's sink, piece by piece. It has this number of bytes.
     Sink(usize),
 }
 
@@ -69,7 +69,7 @@ pub struct Piece<'a> {
     pub incoming: usize,
     /// Where in the message it begins.
     pub offset: usize,
-    /// [`PIECE_BYTES`], or what is left of the message.
+    /// [`PIECE_BYTES`], or the rest of the message.
     pub bytes: &'a [u8],
 }
 
@@ -87,7 +87,7 @@ pub enum Among {
     Two,
 }
 
-/// What carries messages, as far as it matters for the choice.
+/// The kind of link, where it matters for the choice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Link {
     /// Ranks read each other's memory.
@@ -100,7 +100,8 @@ pub enum Link {
 ///
 /// Guarantees, for every implementation: messages arrive whole, unchanged and exactly once; an operation either succeeds
 /// or names the rank at fault, and never waits longer than the timeout it was made with; once an operation has failed,
-/// every later one fails with the same error; a rank that aborts is heard by whoever waits for another one.
+/// every later one fails with the same error; a rank that aborts is noticed by each rank that waits for
+/// another one.
 pub trait Collective: Send {
     /// This rank, from 0.
     fn rank(&self) -> u32;
@@ -118,7 +119,7 @@ pub trait Collective: Send {
     fn begin(&mut self, among: Among);
 
     /// Sends and receives these messages, all at the same time; done when every one of them is. The messages from one rank to
-    /// another are told apart by their order in the lists of the two.
+    /// another are identified by their order in the lists of the two.
     ///
     /// # Errors
     /// Names the rank that is gone, late or out of step. Half of a message may then have been written to its place.
@@ -132,7 +133,8 @@ pub trait Collective: Send {
         sink: Sink<'_>,
     ) -> Result<(), CollectiveError>;
 
-    /// Tells the other ranks why this one cannot go on; they fail with [`CollectiveError::Aborted`] instead of waiting.
+    /// Tells the other ranks why this one cannot continue; they fail with [`CollectiveError::Aborted`]
+    /// instead of waiting.
     fn abort(&mut self, reason: &str);
 
     /// Payload bytes sent to other ranks so far.
@@ -263,10 +265,10 @@ pub enum CollectiveError {
     /// The process or thread of a rank ended, or its connection broke. Start the run again from its last cursor.
     #[error("rank {rank} is gone: {how}")]
     Gone { rank: u32, how: String },
-    /// A rank said that it cannot go on, or was found gone by another rank first.
+    /// A rank reported that it cannot continue, or was found gone by another rank first.
     #[error("rank {rank} stopped the run: {reason}")]
     Aborted { rank: u32, reason: String },
-    /// Ranks are connected but did not come to the operation. Look at what they are doing, or allow more time.
+    /// Ranks are connected but did not reach the operation. Look at their state, or allow more time.
     #[error("rank {} not at {} after {waited:?} (the limit is --timeout)", names(ranks), named(*operation))]
     Late { ranks: Vec<u32>, operation: u64, waited: Duration },
     /// Ranks do not run the same program with the same settings.
@@ -293,7 +295,7 @@ impl CollectiveError {
         }
     }
 
-    /// What the other ranks are told: the cause itself, not that it was passed on.
+    /// The message to the other ranks: the cause itself, not that it was passed on.
     fn reason(&self) -> String {
         match self {
             Self::Aborted { reason, .. } => reason.clone(),

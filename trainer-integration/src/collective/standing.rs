@@ -18,7 +18,7 @@ pub(super) struct Standing {
     pub(super) failed: Option<CollectiveError>,
     timeout: Duration,
     operations: u64,
-    /// The operation that goes on, or the last one.
+    /// The present operation, or the last one.
     operation: u64,
     deadline: Instant,
     /// Of whom something has come in this operation.
@@ -89,8 +89,8 @@ impl Standing {
         (!left.is_zero()).then_some(left)
     }
 
-    /// Who is late: of those that this rank waits for, those that are not at the operation; else whoever is not, as most
-    /// algorithms wait for a rank that itself waits for another.
+    /// Who is late: of those that this rank waits for, those that are not at the operation; else another one,
+    /// as most algorithms wait for a rank that itself waits for another.
     pub(super) fn late(&self, waited_for: &[usize], is_there: impl Fn(usize) -> bool) -> CollectiveError {
         let mut silent: Vec<usize> =
             (0..self.world).filter(|&rank| rank != self.rank && !is_there(rank)).collect();
@@ -102,7 +102,7 @@ impl Standing {
         CollectiveError::Late { ranks, operation: self.operation, waited: self.timeout }
     }
 
-    /// Checks that a message of `from` belongs to the operation that goes on.
+    /// Checks that a message of `from` belongs to the present operation.
     pub(super) fn check_step(&self, from: usize, theirs: u64) -> Result<(), CollectiveError> {
         let ours = self.operation;
         if theirs == ours {

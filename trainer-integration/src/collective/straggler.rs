@@ -25,7 +25,7 @@ pub fn waited_for(collective: &mut dyn Collective) -> Result<Vec<Duration>, Coll
     Ok(total)
 }
 
-/// The rank that was waited for longest; `None` where nobody was.
+/// The rank that was waited for longest; `None` where there was no wait.
 pub fn straggler(waited_for: &[Duration]) -> Option<u32> {
     let longest =
         waited_for.iter().enumerate().max_by_key(|(rank, wait)| (**wait, std::cmp::Reverse(*rank)))?;

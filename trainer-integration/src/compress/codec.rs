@@ -17,7 +17,7 @@ pub(super) enum Codec {
 }
 
 impl Codec {
-    /// Bytes of so many numbers.
+    /// Bytes of `count` numbers.
     pub(super) fn encoded_len(self, count: usize) -> usize {
         match self {
             Codec::Bf16 => 2 * count,
@@ -55,7 +55,8 @@ impl Codec {
         }
     }
 
-    /// What was encoded, as far as the bits go; `None` if the bytes are not those of so many numbers.
+    /// The encoded numbers, to the precision of the bits; `None` if the bytes are not those of this many
+    /// numbers.
     pub(super) fn decode(self, bytes: &[u8], count: usize) -> Option<Vec<f32>> {
         if bytes.len() != self.encoded_len(count) {
             return None;
@@ -99,7 +100,7 @@ fn half_scale(numbers: &[f32]) -> f32 {
     (LARGEST_HALF / largest).log2().floor().clamp(-120.0, 120.0).exp2()
 }
 
-/// The 127th part of the largest number, or what is not a number if there is one: it must not be hidden.
+/// The 127th part of the largest number, or NaN if there is one: it must not be hidden.
 fn unit_of(stretch: &[f32]) -> f32 {
     let largest = |largest: f32, number: &f32| {
         if number.is_finite() { largest.max(number.abs()) } else { f32::NAN }

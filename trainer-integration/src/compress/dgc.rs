@@ -36,12 +36,12 @@ impl Unsent {
         after
     }
 
-    /// What has added up.
+    /// The accumulated numbers.
     pub(super) fn sum(&self) -> &[f32] {
         &self.sum
     }
 
-    /// Forgets a number that is sent, and its momentum: what is stale shall not go on pushing.
+    /// Forgets a number that is sent, and its momentum: stale momentum shall not continue to push.
     pub(super) fn sent(&mut self, place: usize) {
         self.velocity[place] = 0.0;
         self.sum[place] = 0.0;

@@ -33,8 +33,9 @@ pub enum Compression {
     Int8,
     /// Only the largest ones of each bucket: this share of them.
     TopK(f32),
-    /// Deep gradient compression (Lin et al., ICLR 2018): only the largest ones of what has added up, with momentum added up before, and cleared where a number
-    /// is sent; the gradient of each rank clipped. The share falls to this one over the first epochs.
+    /// Deep gradient compression (Lin et al., ICLR 2018): only the largest ones of the accumulated numbers,
+    /// with momentum added up before, and cleared where a number is sent; the gradient of each rank clipped.
+    /// The share falls to this one over the first epochs.
     Dgc(f32),
 }
 
@@ -83,7 +84,7 @@ impl fmt::Display for Compression {
 pub struct CompressionReport {
     /// What a ring would have sent of the same gradients.
     pub plain_bytes: u64,
-    /// What was sent.
+    /// The sent bytes.
     pub sent_bytes: u64,
     /// Making the gradients smaller.
     pub encode_s: f64,

@@ -28,7 +28,7 @@ enum Residual {
     Dgc(Unsent),
 }
 
-/// What is not the same for every step.
+/// The settings that differ from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Circumstances {
     /// From 0.
@@ -49,12 +49,12 @@ impl Compressor {
         Compressor { compression, residual, of_sum: Vec::new(), next: None, report }
     }
 
-    /// Gives up what was not sent.
+    /// Drops the unsent numbers.
     pub(crate) fn forget(&mut self) {
         *self = Compressor { report: self.report, ..Compressor::new(self.compression) };
     }
 
-    /// What it has cost and saved so far.
+    /// Its cost and saving up to now.
     pub(crate) fn report(&self) -> CompressionReport {
         self.report
     }
@@ -68,7 +68,8 @@ impl Compressor {
         }
     }
 
-    /// The sum over all ranks of what they send. What is left is added to the next gradient, so all gradients are to the same scale: parts of means.
+    /// The sum over all ranks of their sent numbers. The rest is added to the next gradient, so all gradients
+    /// are to the same scale: parts of means.
     pub(crate) fn all_reduce(
         &mut self,
         collective: &mut dyn Collective,

@@ -15,12 +15,13 @@ pub(super) fn count_of(share: f32, count: usize) -> usize {
     ((f64::from(share) * count as f64).ceil() as usize).clamp(count.min(1), count)
 }
 
-/// The `keep` largest numbers by magnitude, in the order of their places; of equals the first. What is not a number is larger than any.
+/// The `keep` largest numbers by magnitude, in the order of their places; of equals the first. NaN is larger
+/// than any.
 pub(super) fn largest(numbers: &[f32], keep: usize) -> Vec<Entry> {
     if keep == 0 {
         return Vec::new();
     }
-    // The bits of magnitudes are in the order of the magnitudes, and what is not a number comes last.
+    // The bits of magnitudes are in the order of the magnitudes, and NaN comes last.
     let magnitude = |number: f32| number.to_bits() & 0x7fff_ffff;
     let mut magnitudes: Vec<u32> = numbers.iter().copied().map(magnitude).collect();
     let at = magnitudes.len() - keep;
@@ -40,7 +41,7 @@ pub(super) fn largest(numbers: &[f32], keep: usize) -> Vec<Entry> {
     entries
 }
 
-/// Adds what was sent; `None` if the bytes are no entries of so many numbers.
+/// Adds the sent entries; `None` if the bytes are not entries of this many numbers.
 pub(super) fn add(bytes: &[u8], to: &mut [f32]) -> Option<()> {
     if !bytes.len().is_multiple_of(size_of::<Entry>()) {
         return None;

@@ -4,7 +4,7 @@
 use crate::models::ImageShape;
 use crate::random::Key;
 
-/// What is done to images while training.
+/// The augmentation of images while training.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Augmentation {
@@ -46,7 +46,8 @@ impl Augmentation {
     }
 }
 
-/// What becomes of an image: it is moved up and left by these numbers of pixels, then mirrored or not; what comes in from outside is 0.
+/// The change of an image: it is moved up and left by these numbers of pixels, then mirrored or not; pixels
+/// from outside are 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     by: [i64; 2],
@@ -93,7 +94,8 @@ pub(super) fn apply(moves: &[Move], features: &mut [f32], shape: ImageShape) {
     }
 }
 
-/// Copies an image, moved up and left by these numbers of pixels and then mirrored or not; what comes in from outside is 0.
+/// Copies an image, moved up and left by these numbers of pixels and then mirrored or not; pixels from
+/// outside are 0.
 fn crop(
     from: &[f32],
     to: &mut [f32],

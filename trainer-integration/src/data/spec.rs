@@ -53,7 +53,7 @@ impl InputSpec {
     /// a column `tokens` of sequences of one length is a text to continue.
     ///
     /// # Errors
-    /// Says what is missing and which option supplies it.
+    /// Names the missing part and the option that supplies it.
     pub fn from_schema(schema: &Schema, options: &InputOptions) -> Result<InputSpec, InputError> {
         let columns =
             || schema.fields().iter().map(|field| field.name().as_str()).collect::<Vec<_>>().join(", ");

@@ -18,7 +18,7 @@ pub struct Samples {
     pub labels: Vec<u32>,
 }
 
-/// Rows as they are stored, and what is to be done to them.
+/// Rows as they are stored, and their transformation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StoredSamples {
     values: Values,
@@ -54,7 +54,7 @@ impl StoredSamples {
         &self.labels
     }
 
-    /// Of what the model is given and told: values, what is to be done to them, and labels.
+    /// The model's inputs and targets: values, their transformation, and labels.
     pub fn digest(&self) -> Digest128 {
         let mut hasher = blake3::Hasher::new();
         let (kind, bytes, max): (u8, &[u8], f32) = match &self.values {
@@ -113,7 +113,7 @@ impl StoredSamples {
         Samples { features, labels }
     }
 
-    /// What a model's first block takes, made on the device of what is stored; and the labels.
+    /// The input of a model's first block, made on the device from stored values; and the labels.
     pub fn on_device(self, device: &Device) -> (Part, Vec<u32>) {
         let StoredSamples { values, labels, shape, moves } = self;
         let rows = labels.len() / shape.answers();

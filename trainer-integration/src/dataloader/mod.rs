@@ -45,7 +45,8 @@ pub enum BurnLoaderError {
     Input(#[from] InputError),
 }
 
-/// Makes what a model takes of what is read in a step: a micro-batch for each virtual rank of this rank, none without rows.
+/// Makes a model's inputs from the rows read in a step: a micro-batch for each virtual rank of this rank,
+/// none without rows.
 type Make<O> = dyn Fn(Vec<MicroBatch>, &Device) -> Result<O, DatasetError> + Send + Sync;
 
 /// A loader over a plan, as burn's [`DataLoader`].
@@ -93,13 +94,14 @@ struct State {
     next: (u32, u64),
     /// After the batch that was handed out last.
     cursor: (u32, u64),
-    /// A loader that nobody reads from, and where it goes on.
+    /// An idle loader, and where it resumes.
     idle: Option<((u32, u64), Loader)>,
 }
 
 impl<O: Send + 'static> BurnLoader<O> {
-    /// Opens the loader and has what it reads made into batches on `device` by `batcher`, which gets a micro-batch for each virtual rank
-    /// of this rank, and none without rows. With [`EachRow`] it may be one of single items.
+    /// Opens the loader and has its rows made into batches on `device` by `batcher`, which gets a micro-batch
+    /// for each virtual rank of this rank, and none without rows. With [`EachRow`] it may be one of single
+    /// items.
     ///
     /// # Errors
     /// As [`Loader::open`], and [`LoadError::Config`] for a stride, which burn has no word for.
@@ -138,7 +140,7 @@ impl<O: Send + 'static> BurnLoader<O> {
 }
 
 impl BurnLoader<TensorBatch> {
-    /// Opens the loader and has what it reads made into tensors as [`InputSpec`] finds them in the schema.
+    /// Opens the loader and has its rows made into tensors as [`InputSpec`] finds them in the schema.
     ///
     /// # Errors
     /// As [`open`](Self::open), and [`BurnLoaderError::Input`] when the schema does not say what to learn. Rows that cannot be used
@@ -207,7 +209,7 @@ impl Reader {
     }
 }
 
-/// One epoch, or what is left of it.
+/// One epoch, or the rest of it.
 struct Epoch<'a, O> {
     reader: &'a Reader,
     make: &'a Make<O>,
@@ -221,7 +223,7 @@ struct Epoch<'a, O> {
     shown_end: u64,
     /// Opened when the first batch is asked for, if it was not there.
     loader: Option<Loader>,
-    /// Where the loader goes on.
+    /// The place where the loader resumes.
     at: (u32, u64),
     is_over: bool,
 }
@@ -288,7 +290,7 @@ impl<'a, O> Epoch<'a, O> {
         Ok(None)
     }
 
-    /// What was opened goes back, for the next epoch.
+    /// The opened loader goes back, for the next epoch.
     fn put_back(&mut self) {
         let idle = self.loader.take().map(|loader| (self.at, loader));
         if idle.is_some() && !self.reader.stretch.is_slice {

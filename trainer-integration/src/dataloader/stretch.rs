@@ -11,7 +11,7 @@ pub(super) struct Stretch {
     pub(super) first: u64,
     /// The steps, of an epoch that ends where it does.
     pub(super) spans: Spans,
-    /// A slice is neither filled up nor carried over: what it begins with is its own.
+    /// A slice is neither filled up nor carried over: its first items are its own.
     pub(super) is_slice: bool,
 }
 
@@ -21,7 +21,7 @@ impl Stretch {
         self.end(self.first) - self.first
     }
 
-    /// Items `start` to `end` of it, as far as it has them.
+    /// Items `start` to `end` of it, those that it has.
     pub(super) fn slice(&self, start: u64, end: u64) -> Stretch {
         let end = end.min(self.items());
         // What the whole leaves out is not among its items; a slice leaves nothing out.

@@ -51,7 +51,7 @@ impl BlockState {
         };
         let slice = ownership.trained_of(place);
         let zeros = vec![0.0; ownership.all];
-        // Weights in full are needed of what is moved only, if it is computed in fewer bits.
+        // Weights in full precision are needed only of moved ones, if blocks compute in fewer bits.
         let is_computed = matches!(zero, Zero::Moments | Zero::Gradients) && precision != Precision::F32;
         let weights = if is_computed || zero == Zero::Parameters {
             Segments::of([slice.clone(), ownership.frozen_of(place)], &zeros)

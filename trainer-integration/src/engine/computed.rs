@@ -39,7 +39,7 @@ impl Computed {
         }
     }
 
-    /// Takes over the numbers that begin at `start` in the block, as far as they are parameters.
+    /// Takes over the numbers that begin at `start` in the block, those that are parameters.
     pub(super) fn copy_from(&mut self, parameters: &[Range<usize>], start: usize, numbers: &[f32]) {
         match self {
             Computed::F32(all) => copy(all, parameters, start, numbers, |number| number),
@@ -69,7 +69,7 @@ impl Computed {
         }
     }
 
-    /// The memory of tensors that nobody else looks at; a copy otherwise.
+    /// The memory of tensors without other users; a copy otherwise.
     pub(super) fn of_tensors(tensors: Vec<Tensor<1>>, precision: Precision) -> Computed {
         let tensors = tensors.into_iter();
         match precision {

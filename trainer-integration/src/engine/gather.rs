@@ -18,7 +18,7 @@ use crate::stage::Use;
 use crate::trace::Lane;
 use crate::weights::Running;
 
-/// Weights as tensors, one for each parameter, by block: of those blocks that somebody has asked for.
+/// Weights as tensors, one for each parameter, by block: of the requested blocks.
 pub(super) struct Lent {
     blocks: Vec<Option<Vec<Tensor<1>>>>,
     /// Of those that are copies.
@@ -37,7 +37,8 @@ impl Engine {
         Lent { blocks, copies: self.ledger.hold(Kind::Gathered, 0) }
     }
 
-    /// A block's weights, once they are there. They are away until they are given back if tensors can have their memory.
+    /// A block's weights, once they are there. They are gone until they are given back if tensors can have
+    /// their memory.
     pub(super) fn tensors<'a>(
         &mut self,
         lent: &'a mut Lent,
@@ -62,7 +63,7 @@ impl Engine {
         Ok(lent.blocks[block].as_deref().expect("just made"))
     }
 
-    /// Takes the weights back, whose tensors nobody looks at any more.
+    /// Takes the weights back, whose tensors have no users any more.
     pub(super) fn take_back(&mut self, lent: Lent) {
         if lent.copies.bytes() > 0 {
             return;
@@ -100,8 +101,8 @@ impl Engine {
         memory.into_tensors(self.precision, &self.device)
     }
 
-    /// Takes back the memory of gathered parameters; not that of tensors somebody has kept, or that live elsewhere. Of these, so many
-    /// numbers are parameters, which are counted until what is returned is dropped.
+    /// Takes back the memory of gathered parameters; not that of tensors that a caller has kept, or that live
+    /// elsewhere. Of these, a number are parameters, which are counted until what is returned is dropped.
     pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, kept: Option<usize>) -> Option<Held> {
         if self.shares_memory() && kept.is_none() {
             self.spare.keep_gathered(Computed::of_tensors(tensors, self.precision));

@@ -32,7 +32,7 @@ impl Piece {
     }
 }
 
-/// So many rows, in pieces of at most so many.
+/// `rows` rows, in pieces of at most `at_most`.
 pub(super) fn pieces(rows: usize, at_most: Option<usize>) -> VecDeque<Piece> {
     let at_most = at_most.unwrap_or(rows).max(1);
     let starts = (0..rows).step_by(at_most);
@@ -47,8 +47,8 @@ pub(super) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
     ["out of memory", "out of device memory"].iter().any(|words| message.contains(words))
 }
 
-/// An attempt with so many rows, those of all virtual ranks of a rank: without memory for them it comes to an error with the way out. Whatever was on
-/// its way is dropped.
+/// An attempt with a number of rows, those of all virtual ranks of a rank: without memory for them it ends in
+/// an error with the way out. Whatever was on its way is dropped.
 pub(super) fn at_once(
     rows: usize,
     attempt: impl FnOnce() -> Result<(), CollectiveError>,

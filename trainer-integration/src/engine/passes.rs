@@ -152,7 +152,7 @@ impl Engine {
                 let walk = Walk::new(self.at_precision(input), key, self.no_gradient(), self.scale);
                 sent = self.walk(walk, micro_batch, &mut piece, lent, begun, (index, is_last));
             };
-            // Whatever was on its way is dropped; what is handed over, the piece knows.
+            // Whatever was on its way is dropped; the piece knows its finished buckets.
             let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else {
                 sent?;
                 continue;
@@ -469,7 +469,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The gradient of a bucket that nobody has.
+    /// The gradient of a bucket without numbers.
     fn no_numbers(&mut self, bucket: usize) -> Numbers<f32> {
         let length = self.buckets.len(bucket);
         let mut numbers = self.spare.gradients(bucket, length);
@@ -530,7 +530,7 @@ impl Engine {
 
     /// Sends a bucket on its way.
     fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
-        // The moment at which it is handed over lies among what is computed.
+        // The moment at which it is handed over lies in the compute lane.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         if self.zero != Zero::Nothing {
             return self.reduce_slices(bucket, sum);
@@ -593,7 +593,7 @@ impl Engine {
             is_by_groups: mesh.count() > 1 && mesh.size() > 1 && mesh.is_in_order(),
             outlives,
         };
-        // What was added up in any order is added up once more in that of the ranks.
+        // Sums made in any order are added up once more in that of the ranks.
         let (ranks, sum) = match (sum, self.reduce_dtype) {
             (BucketSum::Fast(sum), dtype) => {
                 let sum = sum.unwrap_or_default();
@@ -651,7 +651,7 @@ impl Engine {
         let samples = Arc::clone(begun.samples.get_or_insert_with(|| self.count_samples(&begun.scalars)));
         Reducing::UnderWay(self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("compress and reduce bucket {bucket}"));
-            // What is left of short steps and of long ones is added up: as means.
+            // The remainders of short steps and of long ones are added up: as means.
             let share = samples.get().map_or(0.0, |samples| 1.0 / samples.max(1.0)) as f32;
             let mean = sum.into_values().into_iter().map(|number| number * share).collect();
             let sum = lock(&compressor).all_reduce(collective, mean, circumstances)?.into();

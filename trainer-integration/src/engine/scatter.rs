@@ -12,7 +12,7 @@ use crate::reduce::{Partials, VirtualRanks, reduce_scatter};
 /// Who adds up what of a bucket, and who keeps it.
 #[derive(Debug)]
 pub(super) struct Scatter {
-    /// By rank: what it adds up, if each sends to each.
+    /// By rank: the ranges it adds up, if each sends to each.
     pub(super) owned: Vec<Vec<Range<usize>>>,
     /// By place in a group: what the ranks of this place keep.
     pub(super) kept: Vec<Vec<Range<usize>>>,
@@ -20,9 +20,9 @@ pub(super) struct Scatter {
     pub(super) place: u32,
     /// The ranks that keep what this one keeps.
     pub(super) replicas: Vec<u32>,
-    /// Whether groups add up first what they have.
+    /// Whether groups add up their own numbers first.
     pub(super) is_by_groups: bool,
-    /// Whether the memory of the whole bucket goes on being that of the sums.
+    /// Whether the memory of the whole bucket stays that of the sums.
     pub(super) outlives: bool,
 }
 

@@ -59,7 +59,7 @@ impl Segments {
         self.0.iter_mut().map(|(_, numbers)| std::mem::take(numbers)).collect()
     }
 
-    /// Takes back what was lent.
+    /// Takes back the lent memory.
     pub(super) fn give_back(&mut self, memory: Vec<Vec<f32>>) {
         for ((range, place), numbers) in self.0.iter_mut().zip(memory) {
             debug_assert_eq!(range.len(), numbers.len(), "as it came");

@@ -142,7 +142,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What is done once all slots have gone back through a block.
+    /// The work once all slots have gone back through a block.
     fn back_through(
         &mut self,
         block: usize,

@@ -7,7 +7,7 @@ use super::computed::Computed;
 use crate::device::Precision;
 use crate::ledger::{Held, Kind, Ledger, Numbers};
 
-/// Memory that nobody uses.
+/// Unused memory.
 #[derive(Debug)]
 pub(super) struct Spare {
     ledger: Ledger,
@@ -25,7 +25,7 @@ impl Spare {
         Spare { ledger: ledger.clone(), zero, gradients: Vec::new(), gathered: Pool::new(ledger) }
     }
 
-    /// Room for the gradients of a bucket, of so many numbers.
+    /// Room for the gradients of a bucket, of this number of numbers.
     pub(super) fn gradients(&mut self, bucket: usize, length: usize) -> Numbers<f32> {
         let found = match self.zero {
             Zero::Nothing | Zero::Moments => self.gradients.get_mut(bucket).map(std::mem::take),
@@ -93,7 +93,7 @@ impl Spare {
         self.gathered.count(self.gathered.bytes - freed);
     }
 
-    /// So many bytes that were taken do not come back.
+    /// A number of taken bytes does not come back.
     pub(super) fn lose_gathered(&mut self, bytes: usize) {
         self.gathered.count(self.gathered.bytes - bytes);
     }

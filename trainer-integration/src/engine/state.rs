@@ -18,7 +18,8 @@ use crate::weights::{Weights, WeightsError};
 use crate::zero::Zero;
 
 impl Engine {
-    /// Makes the weights those of the same names, and the running numbers of every virtual rank, as far as they are among them.
+    /// Makes the weights those of the same names, and the running numbers of every virtual rank, if they are
+    /// among them.
     ///
     /// # Errors
     /// When they are of another model; then nothing has changed.
@@ -143,7 +144,8 @@ impl Engine {
         Layout { blocks: blocks.map(|(stage, state)| layout(&**stage, state)).collect() }
     }
 
-    /// Makes this what it was at a checkpoint, which is of a training with the same settings, and whose numbers it takes.
+    /// Restores the state of a checkpoint, which is of a training with the same settings, and whose numbers
+    /// it takes.
     ///
     /// # Errors
     /// When it is of another model; then nothing has changed here.
@@ -165,8 +167,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Takes over the numbers of this layout, as far as this rank keeps them, all of which are there. The running numbers are those of this
-    /// rank's virtual ranks, in order.
+    /// Takes over the numbers of this layout, those that this rank keeps, all of which are there. The running
+    /// numbers are those of this rank's virtual ranks, in order.
     ///
     /// # Errors
     /// What of the model differs from the layout; then nothing has changed.

@@ -115,8 +115,9 @@ impl Engine {
         Ok(norm)
     }
 
-    /// Moves the weights of this rank's slices against the gradient; all weights are there. Who keeps all of them is sent the others' while training goes
-    /// on: those of the first blocks first, which are the first to be needed.
+    /// Moves the weights of this rank's slices against the gradient; all weights are there. Who keeps all of
+    /// them gets the others' while training continues: those of the first blocks first, which are the first
+    /// to be needed.
     pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
         let tracer = self.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
@@ -152,7 +153,8 @@ impl Engine {
         outcome
     }
 
-    /// Waits for all weights that are on their way. Whoever looks at them has it done; who times steps calls it after the last.
+    /// Waits for all weights that are on their way. A reader of the weights waits for it; who times steps
+    /// calls it after the last.
     ///
     /// # Errors
     /// When another rank is gone or late.
@@ -160,7 +162,8 @@ impl Engine {
         (0..self.spreading.len()).rev().try_for_each(|bucket| self.arrive(bucket))
     }
 
-    /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights are away meanwhile.
+    /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights
+    /// are unavailable meanwhile.
     fn spread(&mut self, bucket: usize) -> Pending<Spread> {
         let places: Vec<usize> = self.buckets.places(bucket).map(|(block, _)| block).collect();
         let lent = places.iter().map(|&block| {

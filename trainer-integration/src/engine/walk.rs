@@ -57,7 +57,7 @@ struct Passed {
     total: Option<Tensor<1>>,
     /// The running numbers that it went forward with, which may have moved since.
     running: Vec<Vec<f32>>,
-    /// What it kept for later blocks.
+    /// The values it kept for later blocks.
     names: Vec<&'static str>,
 }
 

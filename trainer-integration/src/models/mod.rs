@@ -28,9 +28,9 @@ pub type ImageShape = [usize; 3];
 pub enum InputShape {
     /// Channels, height, width.
     Image(ImageShape),
-    /// So many columns.
+    /// A number of columns.
     Features(usize),
-    /// So many tokens, of each of which the next is to be told.
+    /// A number of tokens; the target of each is the next one.
     Tokens(usize),
 }
 
@@ -48,7 +48,7 @@ impl InputShape {
         self.len() == 0
     }
 
-    /// The dimensions of so many of them.
+    /// The dimensions of `count` of them.
     pub fn rows(self, count: usize) -> Vec<usize> {
         match self {
             InputShape::Image([channels, height, width]) => vec![count, channels, height, width],
@@ -62,7 +62,7 @@ impl InputShape {
         if let InputShape::Tokens(length) = self { length } else { 1 }
     }
 
-    /// So many samples for a model's first block: floats, and tokens as integers.
+    /// A number of samples for a model's first block: floats, and tokens as integers.
     pub fn part(self, values: Vec<f32>, count: usize, device: &Device) -> Part {
         match self {
             InputShape::Image(_) | InputShape::Features(_) => Part::floats(values, &self.rows(count), device),
@@ -95,7 +95,7 @@ pub enum ModelError {
     Input {
         /// Which model.
         model: &'static str,
-        /// What it takes.
+        /// Its input.
         takes: &'static str,
         /// What there is.
         given: InputShape,
@@ -124,7 +124,7 @@ pub struct ModelOptions {
     pub dropout: f32,
 }
 
-/// A model from samples of this shape to logits of so many classes, or tokens.
+/// A model from samples of this shape to logits of a number of classes, or tokens.
 ///
 /// # Errors
 /// When it does not fit the samples, or cannot be made.

@@ -83,7 +83,8 @@ impl Block for Resnet18 {
     }
 }
 
-/// Two 3x3 convolutions around which the input goes on as it is, or through a 1x1 convolution where its shape changes.
+/// Two 3x3 convolutions around which the input passes unchanged, or through a 1x1 convolution where its shape
+/// changes.
 #[derive(Module, Debug)]
 struct Residual {
     conv1: Conv2d,

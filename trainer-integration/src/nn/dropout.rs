@@ -5,9 +5,9 @@ use burn::tensor::{FloatDType, Tensor, TensorData};
 
 use crate::block::Pass;
 
-/// While training, leaves each number out with the same chance, and makes the others so much larger that their sum stays as it is to be
-/// expected (Srivastava et al., "Dropout", JMLR 2014). Which ones follows from the key of the pass, so a virtual rank leaves out the same ones
-/// wherever it is computed.
+/// While training, leaves each number out with the same chance, and scales the others up so that the expected
+/// sum stays the same (Srivastava et al., "Dropout", JMLR 2014). Which ones follows from the key of the pass,
+/// so a virtual rank leaves out the same ones wherever it is computed.
 #[derive(Module, Debug)]
 pub struct Dropout {
     share: f32,

@@ -25,7 +25,7 @@ pub struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// For so many channels: weight 1, bias 0, mean 0, variance 1.
+    /// For `channels` channels: weight 1, bias 0, mean 0, variance 1.
     pub fn new(channels: usize, device: &Device) -> BatchNorm {
         BatchNorm {
             weight: Param::from_tensor(Tensor::ones([channels], device)),
@@ -134,7 +134,7 @@ pub struct SyncBatchNorm {
 }
 
 impl SyncBatchNorm {
-    /// For so many channels.
+    /// For `channels` channels.
     pub fn new(channels: usize, device: &Device) -> SyncBatchNorm {
         SyncBatchNorm { local: BatchNorm::new(channels, device) }
     }

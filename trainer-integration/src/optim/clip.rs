@@ -42,8 +42,8 @@ impl Norm {
         self.squares.sqrt()
     }
 
-    /// What every number is multiplied by for the length to be at most `limit`: 1 if it is. Of a length that is infinite or no number,
-    /// 1 too: nothing would make a gradient of that.
+    /// What every number is multiplied by for the length to be at most `limit`: 1 if it is. Of a length that
+    /// is infinite or NaN, 1 too: nothing would make a gradient of that.
     pub fn factor(self, limit: f32) -> f32 {
         let (length, limit) = (self.value(), f64::from(limit));
         if length.is_finite() && length > limit { (limit / length) as f32 } else { 1.0 }

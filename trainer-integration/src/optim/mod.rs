@@ -158,7 +158,7 @@ impl Moments {
         }
     }
 
-    /// Bytes of what is remembered.
+    /// Bytes of the remembered state.
     pub(crate) fn bytes(&self) -> usize {
         (self.first.capacity() + self.second.capacity()) * size_of::<f32>()
     }
@@ -237,7 +237,7 @@ impl Optimizer {
     }
 }
 
-/// -1, 0 or 1; of what is not a number, that.
+/// -1, 0 or 1; of NaN, NaN.
 fn sign(number: f32) -> f32 {
     if number == 0.0 { 0.0 } else { number.signum() }
 }

@@ -13,7 +13,7 @@ pub enum LrDecay {
     Linear,
     /// Not at all.
     Constant,
-    /// By a factor every so many epochs, those of warm-up counted in.
+    /// By a factor after each number of epochs, those of warm-up counted in.
     Step {
         /// How many.
         epochs: u32,
@@ -33,7 +33,7 @@ pub struct Schedule {
     pub steps: u64,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
-    /// What comes after warm-up.
+    /// The decay after warm-up.
     pub decline: LrDecay,
 }
 

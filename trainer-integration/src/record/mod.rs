@@ -22,14 +22,14 @@ use crate::checkpoint::CheckpointStore;
 pub(crate) use recorder::{Noted, Recorder, digest_of};
 pub(crate) use writer::Beginning;
 
-/// What becomes of what is noted.
+/// The use of the record.
 #[derive(Clone, Debug)]
 pub struct Recording {
     /// Where records are.
     pub shelf: CheckpointStore,
     /// Weights, gradients and inputs are digested in every so-many-th step, at least 1; the same on all ranks.
     pub every: u64,
-    /// What it is for; the same on all ranks.
+    /// Its purpose; the same on all ranks.
     pub purpose: Purpose,
 }
 
@@ -38,16 +38,17 @@ pub struct Recording {
 pub enum Purpose {
     /// A record of this training.
     Write(About),
-    /// To see whether they are those of that record, as far as it tells. The training ends with the last of them.
+    /// To see whether they are those of that record, as long as it lasts. The training ends with the last of
+    /// them.
     Compare(RecordId, Box<Record>),
 }
 
 /// What a record says that the training itself does not know.
 #[derive(Clone, Debug)]
 pub struct About {
-    /// What is trained on.
+    /// The data of the training.
     pub data: Data,
-    /// What the trainer was told, beside data, virtual ranks, and where everything is.
+    /// The trainer's settings, beside data, virtual ranks, and where everything is.
     pub arguments: Vec<String>,
 }
 

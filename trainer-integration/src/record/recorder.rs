@@ -20,19 +20,19 @@ use crate::reduce::{Comm, Pending, VirtualRanks};
 /// Bytes that a rank tells of a virtual rank: three numbers, whether there are digests, and these.
 const SHARE_BYTES: usize = 3 * 8 + 1 + 2 * 16;
 
-/// Notes what a training's steps come to, as one rank of it.
+/// Notes the outcome of a training's steps, as one rank of it.
 pub(crate) struct Recorder {
     comm: Arc<Comm>,
     ranks: VirtualRanks,
     every: u64,
     /// After how many steps of the training there is nothing more to compare.
     until: Option<u64>,
-    /// The last step, until all ranks have told of it.
+    /// The last step, until all ranks have reported it.
     told: Option<(StepRow, Pending<Vec<Message>>)>,
     sink: Sink,
 }
 
-/// Where rank 0 has what it heard.
+/// Where rank 0 keeps the reports.
 enum Sink {
     /// It is not rank 0.
     Nowhere,
@@ -40,7 +40,7 @@ enum Sink {
     Check(Box<Check>),
 }
 
-/// What a rank knows of a step that has come to its end.
+/// A rank's facts about a finished step.
 pub(crate) struct Noted<'a> {
     pub(crate) plan: StepPlan,
     pub(crate) loss: StepLoss,
@@ -88,7 +88,7 @@ impl Recorder {
         (number + 1).is_multiple_of(self.every)
     }
 
-    /// Whether nothing is left to be noted after so many steps.
+    /// Whether nothing is left to be noted after `steps` steps.
     pub(crate) fn is_over(&self, steps: u64) -> bool {
         self.until.is_some_and(|until| steps >= until)
     }
@@ -148,8 +148,8 @@ impl Recorder {
         }
     }
 
-    /// Has the record written in the background as far as the training has come. What is returned ends with that: a checkpoint that goes on
-    /// from here is published after it.
+    /// Has the record up to now written in the background. The returned receiver ends with that: a checkpoint
+    /// of this place is published after it.
     ///
     /// # Errors
     /// When another rank is gone.
@@ -163,7 +163,7 @@ impl Recorder {
         Ok(Some(writer.draft()))
     }
 
-    /// The training was asked to stop, or has come to the end of what it is compared with.
+    /// The training was asked to stop, or has reached the end of the record it is compared with.
     ///
     /// # Errors
     /// As [`Recorder::note`].
@@ -191,7 +191,7 @@ impl Recorder {
         }
     }
 
-    /// The training cannot go on.
+    /// The training cannot continue.
     pub(crate) fn fail(&mut self, reason: String) {
         // What others had to say of the last step may be lost with them.
         let row = self.heard().ok().flatten();
@@ -213,7 +213,7 @@ impl Recorder {
         }
     }
 
-    /// On rank 0 the last step with what all ranks told of it.
+    /// On rank 0 the last step with the reports of all ranks.
     fn heard(&mut self) -> Result<Option<StepRow>, CollectiveError> {
         let Some((mut row, told)) = self.told.take() else { return Ok(None) };
         let told = told.wait()?;
@@ -233,7 +233,7 @@ impl Recorder {
     }
 }
 
-/// What was told of a virtual rank.
+/// The report on a virtual rank.
 fn share(bytes: &[u8]) -> ShareRow {
     let number = |place: usize| {
         let mut number = [0; 8];

@@ -24,7 +24,7 @@ use crate::reduce::VirtualRanks;
 pub(crate) struct Beginning {
     /// Steps before it.
     pub(crate) step: u64,
-    /// The checkpoint it goes on from.
+    /// The checkpoint it resumes from.
     pub(crate) checkpoint: Option<CheckpointId>,
     /// The weights there.
     pub(crate) weights: Digest,
@@ -70,7 +70,8 @@ struct UnderWay {
 }
 
 impl Writer {
-    /// A record of a training of these settings, which goes on with the one of the steps before it, if that is there.
+    /// A record of a training of these settings, which continues the one of the steps before it, if there is
+    /// one.
     pub(super) fn begin(
         recording: &Recording,
         about: &About,
@@ -188,7 +189,7 @@ impl Writer {
         Ok(SoFar { unfinished: found, told })
     }
 
-    /// Goes on with a record, of whose last part these steps are still true.
+    /// Continues a record, of whose last part these steps are still true.
     fn go_on(&mut self, so_far: Record, mut open: Vec<StepRow>) {
         let step = self.record.steps.first;
         let ours = &mut self.record;
@@ -211,7 +212,7 @@ impl Writer {
         let before = so_far.launches.iter().filter(|launch| launch.first_step < step).cloned();
         ours.launches = before.chain(ours.launches.drain(..)).collect();
         self.open = open;
-        // What was finished stays what it was.
+        // A finished record stays unchanged.
         self.is_told = so_far.ending == Ending::Trained && so_far.steps.end == step;
     }
 
@@ -225,7 +226,7 @@ impl Writer {
             self.record.steps.parts.push(Digest::of(&part));
             self.record.steps.end = next;
             self.unsent.push(part);
-            // What is behind is safe from whatever comes; nobody waits for it.
+            // The steps before are safe from later faults; no caller waits for it.
             if self.under_way.as_ref().is_none_or(|under_way| under_way.job.is_finished()) {
                 drop(self.draft());
             }
@@ -239,7 +240,7 @@ impl Writer {
         known.extend(new);
     }
 
-    /// Has it written as it is; what is returned ends with that.
+    /// Has it written as it is; the returned receiver ends with that.
     pub(super) fn draft(&mut self) -> oneshot::Receiver<()> {
         let (done, receiver) = oneshot::channel();
         if !self.is_told {
@@ -304,7 +305,7 @@ impl Writer {
         self.under_way = Some(UnderWay { job, parts: count });
     }
 
-    /// Waits for what is under way.
+    /// Waits for a pending write.
     fn conclude(&mut self) {
         let Some(UnderWay { job, parts }) = self.under_way.take() else { return };
         let run = &self.record.run;
@@ -323,7 +324,7 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// What is under way has all it needs: it is waited for, so that nothing is left half done.
+    /// A pending write has all it needs: it is waited for, so that nothing is left half done.
     fn drop(&mut self) {
         self.conclude();
     }

@@ -14,7 +14,7 @@ const QUEUE: usize = 256;
 
 /// Owns the collective and runs operations on it in the background.
 ///
-/// Dropping it finishes what was submitted and closes the collective.
+/// Dropping it finishes submitted operations and closes the collective.
 #[derive(Debug)]
 pub struct Comm {
     rank: u32,
@@ -77,7 +77,7 @@ impl Comm {
     ) -> Pending<T> {
         let (done, result) = sync_channel(1);
         let operation: Operation = Box::new(move |collective| {
-            // Whoever submitted it may have given up on it.
+            // Its submitter may have given up on it.
             let _ = done.send(operation(collective));
         });
         let queue = self.operations.as_ref().expect("taken only on drop");
@@ -110,7 +110,7 @@ impl Drop for Comm {
     fn drop(&mut self) {
         self.operations = None;
         if let Some(thread) = self.thread.take() {
-            // A panic in an operation has already reached whoever waited for it.
+            // A panic in an operation has already reached its waiter.
             let _ = thread.join();
         }
     }

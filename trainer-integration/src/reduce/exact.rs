@@ -82,7 +82,8 @@ fn among_all<T: Pod + Add<Output = T>>(
 }
 
 /// Every member of a team sends every other what that one owns of the sums of its subtrees, as a step of an operation that has begun. With `is_shared`,
-/// all own everything. Members come in the order of their virtual ranks, which follow each other; what they have makes up one subtree or more.
+/// all own everything. Members come in the order of their virtual ranks, which follow each other; their
+/// numbers make up one subtree or more.
 ///
 /// The sum of the first of these is in place of what this rank brought, in the ranges that it owns, and the rest of no use; those of the others have these ranges alone, one after
 /// the other.

@@ -98,10 +98,10 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
         Partials { count, sums: Vec::new() }
     }
 
-    /// The numbers of one virtual rank of so many.
+    /// The numbers of one virtual rank of `count`.
     ///
     /// # Panics
-    /// If there are not so many.
+    /// If there are fewer.
     pub fn of(count: u32, virtual_rank: u32, numbers: impl Into<Numbers<T>>) -> Partials<T> {
         let mut partials = Partials::new(count);
         partials.push(virtual_rank, numbers);
@@ -168,7 +168,7 @@ impl<T: Copy + Add<Output = T>> Partials<T> {
         self.sums
     }
 
-    /// The sum over all virtual ranks, or what is there so far when some are missing.
+    /// The sum over all virtual ranks, or the partial sums when some are missing.
     ///
     /// # Errors
     /// Hands the incomplete sums back.

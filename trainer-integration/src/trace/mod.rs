@@ -10,7 +10,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub use nodes::node_events;
 use serde_json::{Value, json};
 
-/// Beyond so many events of a rank a trace is cut short, and says so: rank 0 gathers those of all.
+/// Beyond this number of events of a rank a trace is cut short, and says so: rank 0 gathers those of all.
 const MOST_EVENTS: usize = 250_000;
 
 /// A row of the trace.
@@ -109,12 +109,12 @@ impl Tracer {
         }
     }
 
-    /// What has ended so far, in the order of its end.
+    /// The ended events, in the order of their ends.
     pub fn events(&self) -> Vec<Event> {
         self.0.as_ref().map_or(Vec::new(), |collected| lock(&collected.events).clone())
     }
 
-    /// The events of a rank in the Trace Event Format, without what is around them.
+    /// The events of a rank in the Trace Event Format, without the frame around them.
     pub fn to_json(&self, rank: u32) -> Vec<Value> {
         let Some(collected) = &self.0 else { return Vec::new() };
         let micros = |time: Duration| time.as_secs_f64() * 1e6;

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 use shardd_api::timeline::{Stretch, Timeline, Work};
 
-/// Nodes are numbered from here: no world has so many ranks.
+/// Nodes are numbered from here: no world has that many ranks.
 const FIRST_NODE: u64 = 1 << 20;
 
-/// Rows of a kind; what goes on at once beyond that shares the last.
+/// Rows of a kind; further simultaneous events share the last.
 const MOST_ROWS: usize = 64;
 
 /// What nodes have done since a time, in millionths of a second since 1970 by their clocks, in the Trace Event Format.

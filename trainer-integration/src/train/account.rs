@@ -9,7 +9,7 @@ use crate::exact::Exact;
 use crate::progress::ProgressSoFar;
 use crate::source::Step;
 
-/// What has been trained on so far.
+/// The data of the training up to now.
 #[derive(Debug, Default)]
 pub(super) struct Account {
     pub(super) steps: u64,
@@ -17,7 +17,7 @@ pub(super) struct Account {
     pub(super) undone: u64,
     pub(super) overflows: u64,
     pub(super) samples: u64,
-    /// By epoch: sum of losses, of so many answers.
+    /// By epoch: sum of losses, of a number of answers.
     epochs: BTreeMap<u32, (f64, u64)>,
     delivered: Deliveries,
 }

@@ -40,7 +40,7 @@ fn to_bytes(settings: &Settings) -> Vec<u8> {
     serde_json::to_vec(settings).expect("text serializes")
 }
 
-/// Whether all ranks have said the same.
+/// Whether all ranks have sent the same.
 fn same(all: &[Message]) -> Result<(), TrainError> {
     let settings: Vec<Settings> =
         all.iter().map(|theirs| serde_json::from_slice(theirs.bytes()).unwrap_or_default()).collect();
@@ -90,8 +90,8 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
     Ok(())
 }
 
-/// Settings that a training may go on with though they were others: the first decide nothing but the last bits, the last what is
-/// done where it ended.
+/// Settings that may change when a training resumes: the first decide nothing but the last bits, the last the
+/// action at its end.
 pub(crate) const MAY_CHANGE: [&str; 5] =
     ["version", "device", "bad steps", "steps gone back by", "transport"];
 

@@ -9,12 +9,12 @@ use crate::checkpoint::{Manifest, PeerCheckpoint, Place, Settings};
 use crate::engine::Engine;
 use crate::progress::ProgressSoFar;
 
-/// Where a rank leaves what it has of a training whose group has ended: shared by its clones.
+/// Where a rank leaves its state of a training whose group has ended: shared by its clones.
 #[derive(Clone, Debug, Default)]
 pub struct Legacy(Arc<Mutex<Option<PeerCheckpoint>>>);
 
 impl Legacy {
-    /// What was left last, if no training has begun since.
+    /// The last state left, if no training has begun since.
     pub fn take(&self) -> Option<PeerCheckpoint> {
         self.lock().take()
     }
@@ -34,7 +34,7 @@ pub(super) struct Course {
     pub(super) engine: Engine,
     pub(super) account: Account,
     pub(super) guard: Guard,
-    /// Where the source goes on, if it has begun.
+    /// The place where the source resumes, if it has begun.
     pub(super) place: Option<Place>,
     /// Whether all of this is of the same step: not while it goes back to a checkpoint.
     pub(super) is_whole: bool,

@@ -26,12 +26,12 @@ use crate::source::{self, Audit, Step, StepSource};
 pub enum Preparation {
     /// On the host, between two steps: for devices that are the host.
     Host,
-    /// On the device, of what is stored, which is on its way there while the step before is computed.
+    /// On the device, from stored values, which are on their way there while the step before is computed.
     Device,
 }
 
 impl Preparation {
-    /// What is best for a device.
+    /// The best preparation for a device.
     pub fn of(device: DeviceName) -> Preparation {
         match device {
             DeviceName::Cpu => Preparation::Host,
@@ -131,7 +131,7 @@ pub(crate) fn share_of(samples: Samples, shape: InputShape, device: &Device) -> 
     share((!samples.labels.is_empty()).then(|| on_host(samples, shape, device)))
 }
 
-/// What is given with a step: nothing yet, or all of it.
+/// The batches of a step: nothing yet, or all of it.
 pub(super) struct Prepared(Option<Batches>);
 
 /// The source's steps, from the first to the last.
@@ -143,7 +143,7 @@ pub(super) struct Feed<'scope, 'env: 'scope> {
 }
 
 enum Way<'scope, 'env> {
-    /// Nobody has asked for a step.
+    /// No caller has asked for a step.
     Source(&'env mut dyn StepSource),
     Here(&'env mut dyn StepSource, Box<Preparer>),
     Ahead {
@@ -155,7 +155,7 @@ enum Way<'scope, 'env> {
 }
 
 impl<'scope, 'env> Feed<'scope, 'env> {
-    /// Of this source. What is made ahead is made by the threads of the pool, or the process's.
+    /// Of this source. The work ahead is done by the threads of the pool, or the process's.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
         source: &'env mut dyn StepSource,
@@ -199,7 +199,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
                     Ok(Some((step, batches)))
                 });
                 let is_last = !matches!(next, Ok(Some(_)));
-                // Nobody takes it once the training has ended.
+                // No caller takes it once the training has ended.
                 if ready.send(next).is_err() || is_last {
                     return source.audits();
                 }
@@ -208,7 +208,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         Way::Ahead { steps, thread, waited: Duration::ZERO }
     }
 
-    /// The next step, and what is ready of it; `None` after the last.
+    /// The next step, and its ready batches; `None` after the last.
     pub(super) fn next(&mut self) -> Result<Option<(Step, Prepared)>, TrainError> {
         match &mut self.way {
             Way::Here(source, _) => {
@@ -239,7 +239,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         Ok((batches.into_iter().map(share).collect(), digests))
     }
 
-    /// What was read, and how long it was waited for.
+    /// The samples read, and the time of waiting for them.
     pub(super) fn finish(&mut self) -> (Vec<Audit>, Duration) {
         match std::mem::replace(&mut self.way, Way::Over) {
             Way::Source(source) | Way::Here(source, _) => (source.audits(), source.waited()),

@@ -10,11 +10,11 @@ use crate::error::BadStep;
 use crate::exact::Exact;
 use crate::progress::ProgressSoFar;
 
-/// How many losses make up what is usual, and how many there must be before anything is unusual.
+/// How many losses make up the usual loss, and how many there must be before anything is unusual.
 const USUAL: usize = 100;
 const AT_LEAST: usize = 20;
 
-/// After so many skipped steps in a row nothing will get better.
+/// After this number of skipped steps in a row nothing will get better.
 const IN_A_ROW: u32 = 10;
 
 /// After going back so often to one checkpoint neither.
@@ -27,10 +27,10 @@ pub enum OnBadStep {
     /// End the training; the weights are those before the step.
     #[default]
     Stop,
-    /// Leave the weights as they were before the step and go on; end it after ten in a row.
+    /// Leave the weights as they were before the step and continue; end it after ten in a row.
     Skip,
-    /// Go back to the weights of the last checkpoint that was due by steps, and go on with the data after the bad step; end it after three
-    /// times to the same one, or ten bad steps in a row.
+    /// Go back to the weights of the last checkpoint that was due by steps, and continue with the data after
+    /// the bad step; end it after three times to the same one, or ten bad steps in a row.
     #[serde(rename = "roll back")]
     RollBack,
 }
@@ -40,12 +40,13 @@ pub enum OnBadStep {
 pub struct GuardConfig {
     /// What to do.
     pub on_bad_step: OnBadStep,
-    /// A loss is bad that is so many times the mean of the last 100 (once there were 20). `None`: however high it is.
+    /// A loss is bad that is this many times the mean of the last 100 (once there were 20). `None`: however
+    /// high it is.
     pub spike: Option<f32>,
 }
 
 impl BadStep {
-    /// What is wrong with a step whose gradients no scale brings into 16 bits.
+    /// The fault of a step whose gradients no scale brings into 16 bits.
     pub(crate) fn too_large(step: &StepLoss) -> Option<BadStep> {
         let StepLoss { gradient_norm, scale, .. } = *step;
         let scale = scale.filter(|scale| !scale.can_fall() && !gradient_norm.is_finite())?;
@@ -80,7 +81,7 @@ impl Guard {
         Guard { config, losses: VecDeque::with_capacity(USUAL), skipped_in_a_row: 0, rolled_back: 0 }
     }
 
-    /// One that remembers what [`Guard::remember`] said.
+    /// One with the memory of [`Guard::remember`].
     pub(super) fn resumed(config: GuardConfig, so_far: &ProgressSoFar) -> Guard {
         let losses = so_far.usual.iter().map(|loss| loss.0).collect();
         let ProgressSoFar { skipped_in_a_row, rolled_back, .. } = *so_far;
@@ -98,7 +99,7 @@ impl Guard {
         }
     }
 
-    /// Its weights are those of an earlier step again: so is what was usual.
+    /// Its weights are those of an earlier step again: so is the usual loss.
     pub(super) fn go_back(&mut self, so_far: &ProgressSoFar) {
         self.losses = so_far.usual.iter().map(|loss| loss.0).collect();
     }
@@ -108,7 +109,7 @@ impl Guard {
         self.rolled_back = 0;
     }
 
-    /// What becomes of a step that came to this.
+    /// The verdict on a step with this outcome.
     pub(super) fn judge(&mut self, step: &StepLoss) -> Verdict {
         let loss = step.sum / step.samples as f64;
         let Some(bad) = self.wrong(loss, step) else {

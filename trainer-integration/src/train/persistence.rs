@@ -17,14 +17,15 @@ pub struct Persistence {
     pub checkpoints: Option<Checkpoints>,
     /// Ends it after a step, with a checkpoint, if there is a place for it. It is enough to raise that of one rank.
     pub stop: StopFlag,
-    /// Pauses it after a step, so that it goes on in another group of ranks, if all have such a flag. It is enough to raise that of one rank.
+    /// Pauses it after a step, so that it continues in another group of ranks, if all have such a flag. It is
+    /// enough to raise that of one rank.
     pub pause: Option<StopFlag>,
-    /// Where this rank leaves what it has of the training when it has paused, or lost another rank. The next group goes on from there:
-    /// [`hand_over`](crate::checkpoint::hand_over). Default nowhere.
+    /// Where this rank leaves its state of the training when it has paused, or lost another rank. The next
+    /// group continues from there: [`hand_over`](crate::checkpoint::hand_over). Default nowhere.
     pub legacy: Option<Legacy>,
-    /// Goes on with this record of what is done when; by default with a new one, if one is wanted.
+    /// Continues this record of the work and its times; by default with a new one, if one is wanted.
     pub tracer: Option<Tracer>,
-    /// Whether what its steps come to is written down, or compared with what was.
+    /// Whether the outcome of its steps is recorded, or compared with a record.
     pub recording: Option<Recording>,
 }
 
@@ -47,7 +48,7 @@ pub enum Outcome {
     Trained(Box<Trained>),
     /// It was asked to stop.
     Stopped(Stopped),
-    /// It was asked to pause, after so many steps.
+    /// It was asked to pause, after this number of steps.
     Paused(u64),
 }
 

@@ -11,14 +11,14 @@ use crate::source::Step;
 /// Of one virtual rank: a count, and a sum of 16 bytes.
 const BYTES: usize = 24;
 
-/// What was told, on its way.
+/// A message on its way.
 pub(super) struct Told {
     ranks: VirtualRanks,
     messages: Pending<Vec<Message>>,
 }
 
-/// Tells all ranks what this one's virtual ranks are given of a step. All call it together, before the step's own operations, so that what
-/// is known of a step is known once the step is.
+/// Tells all ranks what this one's virtual ranks are given of a step. All call it together, before the step's
+/// own operations, so that the facts of a step are known once the step is.
 pub(super) fn tell(comm: &Comm, ranks: VirtualRanks, step: &Step) -> Told {
     let bytes = to_bytes(&step.delivered);
     Told { ranks, messages: comm.submit(move |collective| collective.all_gather(&bytes)) }

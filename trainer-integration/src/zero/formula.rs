@@ -35,7 +35,7 @@ impl Widths {
     /// Of the paper: parameters and gradients in 16 bits, and with Adam a copy and two moments in 32.
     pub const PAPER: Widths = Widths { weights: 2, gradients: 2, moments: 12, copies: 0 };
 
-    /// Of this trainer on a CPU: all that stays has 32 bits, and what is computed with has those of the precision.
+    /// Of this trainer on a CPU: all that stays has 32 bits, and computed values have those of the precision.
     pub fn of(optimizer: Optimizer, precision: Precision) -> Widths {
         let moments = match optimizer {
             Optimizer::Sgd { .. } | Optimizer::Lion { .. } => 1,
@@ -56,7 +56,8 @@ impl Widths {
     }
 }
 
-/// Bytes of so many parameters, with their gradients and moments, on each of so many ranks: the table of the paper. Buffers come on top.
+/// Bytes of a number of parameters, with their gradients and moments, on each of a number of ranks: the table
+/// of the paper. Buffers come on top.
 pub fn states(parameters: f64, world: u32, zero: Zero, widths: Widths) -> f64 {
     let share = |from| if zero >= from { 1.0 / f64::from(world) } else { 1.0 };
     let copies = if zero == Zero::Parameters { 0 } else { widths.copies };
@@ -114,7 +115,7 @@ impl Wire {
 }
 
 impl Setting {
-    /// For blocks of so many parameters each, whose slices all ranks share, or groups of so many.
+    /// For blocks of these numbers of parameters, whose slices all ranks share, or groups of this size.
     ///
     /// # Panics
     /// If the world is larger than the number of virtual ranks, or does not form such groups.
@@ -230,7 +231,8 @@ impl Setting {
         Usage { all: usage.by_kind().iter().map(|(_, bytes)| bytes).sum(), ..usage }
     }
 
-    /// What a rank sends in a step of so many calls, of which all but the last accumulate; a step of `shardtrain` is one call.
+    /// The bytes a rank sends in a step of a number of calls, of which all but the last accumulate; a step of
+    /// `shardtrain` is one call.
     ///
     /// Added up exactly, nothing is sent before a step is complete, and a rank whose virtual ranks are no single subtree sends one sum for each that they
     /// are. Each rank adds up a part of the numbers and sends the sums to those that keep them: to all at stage 0, to one of each other group from stage 1. Parameters
@@ -258,11 +260,13 @@ impl Setting {
         f64::from(self.world / self.group - 1) / f64::from(self.world)
     }
 
-    /// How many of a step's seconds nothing is computed: because of a link of so many bytes per second, while a micro-batch takes so long forward and back.
+    /// How many of a step's seconds nothing is computed: because of a link of this speed in bytes per second,
+    /// while a micro-batch takes this time forward and back.
     ///
-    /// An estimate. Up to stage 2 gradients travel while the last virtual rank goes back, two thirds of its time, all but the bucket that is complete last, and what is
-    /// gathered after an update while the next step goes forward, but for the first block's. At stage 3 all travels while others are computed, but for the
-    /// first block's parameters and its gradient.
+    /// An estimate. Up to stage 2 gradients travel while the last virtual rank goes back, two thirds of its
+    /// time, all but the bucket that is complete last, and the weights gathered after an update while the
+    /// next step goes forward, but for the first block's. At stage 3 all travels while others are computed,
+    /// but for the first block's parameters and its gradient.
     pub fn exposed(&self, zero: Zero, wire: Wire, link: f64, micro_batch: f64) -> f64 {
         if self.world == 1 {
             return 0.0;
@@ -302,8 +306,9 @@ pub struct Transformer {
 }
 
 impl Transformer {
-    /// One that could have so many parameters: with a width of 128 times its layers and heads of width 128, near that of GPT-3's models, and
-    /// without embeddings, so that 12 width^2 parameters are in each layer.
+    /// One that could have this number of parameters: with a width of 128 times its layers and heads of width
+    /// 128, near that of GPT-3's models, and without embeddings, so that 12 width^2 parameters are in each
+    /// layer.
     pub fn guess(parameters: f64, length: usize) -> Transformer {
         let layers = (parameters / (12.0 * 128.0 * 128.0)).cbrt().round().max(1.0);
         let width = (parameters / (12.0 * layers)).sqrt().round().max(1.0) as usize;
@@ -323,7 +328,8 @@ impl Transformer {
         (Transformer { layers, heads, width, length, vocabulary }, blocks)
     }
 
-    /// Bytes of activations for a micro-batch of so many samples, at most at once, where a rank has so many virtual ranks: an estimate.
+    /// Bytes of activations for a micro-batch of `samples` samples, at most at once, where a rank has several
+    /// virtual ranks: an estimate.
     ///
     /// A layer keeps 16 numbers per token and width and two per token and head for each other token, besides masks of a byte each (Korthikanti et al., "Reducing
     /// activation recomputation in large transformer models", MLSys 2023); logits and their gradients have 32

@@ -14,11 +14,11 @@ pub struct Mesh {
 }
 
 impl Mesh {
-    /// Groups of so many ranks, or one of all. `hosts` tells the machine of every rank: groups lie inside machines where these have room for whole
-    /// groups.
+    /// Groups of `size` ranks, or one of all. `hosts` tells the machine of every rank: groups lie inside
+    /// machines where these have room for whole groups.
     ///
     /// # Errors
-    /// What groups there could be, if not of so many.
+    /// The possible group sizes, if not this one.
     ///
     /// # Panics
     /// If the rank is not one of them.

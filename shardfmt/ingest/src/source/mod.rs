@@ -80,7 +80,7 @@ pub struct Source {
     /// What lies among the files and is none to read, where such things are skipped: name and reason.
     unfit: Vec<(String, String)>,
     bytes: u64,
-    /// Changes when the input does, as far as metadata shows.
+    /// Changes when the input does, by its metadata.
     stamp: blake3::Hash,
     trouble: Trouble,
 }
@@ -330,7 +330,7 @@ impl Source {
         self.format.about().passed_over
     }
 
-    /// Changes when the input does, as far as metadata shows.
+    /// Changes when the input does, by its metadata.
     pub(super) fn stamp(&self) -> blake3::Hash {
         self.stamp
     }

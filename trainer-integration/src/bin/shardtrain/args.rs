@@ -340,13 +340,13 @@ pub(crate) struct Args {
     #[arg(help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
 
-    /// What was said of the training on the command line, for its record
+    /// The settings of the training on the command line, for its record
     #[arg(skip)]
     pub(crate) told: Vec<String>,
 }
 
-/// Flags about who trains where and what is written, which decide nothing of what is trained. Data and virtual ranks are in a record by
-/// themselves.
+/// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
+/// ranks are in a record by themselves.
 const ELSEWHERE: [&str; 31] = [
     "server",
     "store",
@@ -381,7 +381,7 @@ const ELSEWHERE: [&str; 31] = [
     "resume",
 ];
 
-/// What was said of the training, as it would be said again.
+/// The settings of the training, as arguments that repeat it.
 pub(crate) fn told(matches: &ArgMatches) -> Vec<String> {
     let mut told = Vec::new();
     for argument in Args::command().get_arguments() {

@@ -49,7 +49,7 @@ impl Expected {
         .into()
     }
 
-    /// Says that nothing differs, once so many steps were trained.
+    /// Says that nothing differs, once `trained` steps were done.
     pub(crate) fn tell(&self, args: &Args, trained: u64) -> Result<(), Failure> {
         let steps = &self.record.steps;
         if trained < steps.end {

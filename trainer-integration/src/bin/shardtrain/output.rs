@@ -59,7 +59,7 @@ pub(crate) struct Report<'a> {
     /// The most bytes of weights, gradients, moments and copies of them that this rank held at once.
     memory: Usage,
     samples: u64,
-    /// Steps of the checkpoint that this process went on from.
+    /// Steps of the checkpoint that this process resumed from.
     resumed_from: Option<u64>,
     parameters: usize,
     /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
@@ -192,13 +192,13 @@ impl<'a> Report<'a> {
 pub(crate) struct Observer {
     lines: Option<Box<dyn Write + Send>>,
     summarises: bool,
-    /// What is told to people, and how far apart.
+    /// The status line for people, and its interval.
     status: Option<(Status, Duration)>,
     told: Instant,
     epochs: u32,
     /// Which group of ranks this is, where they stay when others go.
     generation: Option<u64>,
-    /// How it was formed, until that is told.
+    /// How it was formed, until that is reported.
     reformed: Option<Reforming>,
 }
 
@@ -253,7 +253,7 @@ impl Observer {
         if let Some((status, apart)) = &mut self.status {
             status.add(progress);
             if self.told.elapsed() >= *apart {
-                // Nobody who has gone away misses it.
+                // A reader that has gone does not miss it.
                 let _ = writeln!(io::stderr(), "{}", status.line(progress, self.epochs));
                 self.told = Instant::now();
             }

@@ -162,7 +162,7 @@ impl FromStr for Rate {
     }
 }
 
-/// What is planned.
+/// The planned training.
 #[derive(Debug, Serialize)]
 struct Plan {
     parameters: usize,
@@ -304,7 +304,7 @@ impl PlanArgs {
     }
 
     fn plan(&self) -> Result<Plan, Failure> {
-        // Arguments that exclude each other excuse what they would require.
+        // Arguments that exclude each other excuse the arguments they would require.
         let of_model = [self.layers, self.heads, self.hidden_size].iter().any(Option::is_some)
             || self.vocabulary.is_some();
         if self.model.is_none() && (of_model || self.measure) {

@@ -93,18 +93,18 @@ struct Group<'a> {
     has_begun: &'a Cell<bool>,
     /// Asks them to pause, where that can be.
     pause: Option<StopFlag>,
-    /// What this rank has of the group before, and where it leaves what it has of this one.
+    /// This rank's state of the group before, and the place for its state of this one.
     legacy: Option<Legacy>,
     /// How the groups were formed that this rank was in.
     history: Vec<Reforming>,
-    /// Is told after every step, and at the end, and says once how the group was formed.
+    /// Gets a call after every step, and at the end, and reports once how the group was formed.
     goes_on: &'a mut GoesOn<'a>,
 }
 
 type GoesOn<'a> = dyn FnMut(GoingOn, Option<&Progress>) -> Option<Reforming> + Send + 'a;
 
-/// Compares by what ranks go on together, before the training compares its settings: from where, for all of them. What there was to begin with is
-/// not what there is once any of them has begun.
+/// Compares the state with which ranks continue together, before the training compares its settings: from
+/// where, for all of them. What there was to begin with is not what there is once any of them has begun.
 fn agree_to_begin(args: &Args, collective: &mut dyn Collective, has_begun: bool) -> Result<Resume, Failure> {
     let (slicing, resume) = (args.slicing(), format!("{:?}", args.resume));
     let checkpoints = match (&args.checkpoints, args.checkpoint_every) {
@@ -120,10 +120,10 @@ fn agree_to_begin(args: &Args, collective: &mut dyn Collective, has_begun: bool)
     Ok(if is_first { args.resume.clone() } else { Resume::Auto })
 }
 
-/// Where a training went on.
+/// The place where a training resumed.
 #[derive(Clone, Copy, Debug)]
 struct GoingOn {
-    /// After so many steps.
+    /// After this number of steps.
     step: u64,
     state: Origin,
 }
@@ -278,7 +278,7 @@ impl<'a> Session<'a> {
         if let Some(path) = &args.report {
             write_report(path, &report)?;
         }
-        // What was learnt is safe now.
+        // The trained weights are safe now.
         trace(args, self.began, trained.trace.clone())?;
         leave(args, loader)?;
         match self.expected {
@@ -380,7 +380,7 @@ fn trace(args: &Args, began: SystemTime, mut events: Vec<serde_json::Value>) -> 
     Ok(write_trace(path, &events)?)
 }
 
-/// What is trained on, for a record.
+/// The data of the training, for a record.
 fn data(args: &Args, plan: &Plan, manifest: &Manifest) -> Data {
     let document = plan.document();
     Data {
@@ -469,7 +469,7 @@ fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
     }
 }
 
-/// The only plan of the version that is named. Where there is none, the default one: all ranks come to the same.
+/// The only plan of the version that is named. Where there is none, the default one: all ranks find the same.
 fn plan_of(catalog: &dyn Catalog, name: &DatasetRef, seed: u64) -> Result<PlanId, Failure> {
     let version = catalog.resolve(name)?.version;
     let plans = catalog.plans()?.into_iter().filter(|plan| plan.version == version);

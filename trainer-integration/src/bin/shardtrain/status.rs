@@ -28,7 +28,7 @@ impl Status {
         self.all_s += time.wait_s + time.decode_s + time.compute_s + time.update_s;
     }
 
-    /// The line for what was taken in, the last step among it; then it begins anew.
+    /// The line for the steps taken in, up to the last; then it begins again.
     pub(crate) fn line(&mut self, progress: &Progress, epochs: u32) -> String {
         let Status { steps, loss, data_s, compute_s, communication_s, all_s } = std::mem::take(self);
         let share = |seconds: f64| if all_s > 0.0 { 100.0 * seconds / all_s } else { 0.0 };

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::NcclError;
 use super::library::{CommPointer, Config, FLOAT32, IN_PROGRESS, Nccl, NcclResult, SUCCESS, SUM, UniqueId};
 
-/// How long a look at what is under way is apart from the next one: short next to the time that any sum takes.
+/// The interval between looks at pending operations: short next to the time that any sum takes.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// How long the ranks may take to part.
@@ -52,14 +52,16 @@ impl Communicator {
         Ok(communicator)
     }
 
-    /// Has the sum of all ranks' numbers written to `to` once this rank's stream comes to it: `count` numbers of 32 bits on the device.
+    /// Has the sum of all ranks' numbers written to `to` once this rank's stream reaches it: `count` numbers
+    /// of 32 bits on the device.
     ///
     /// # Errors
     /// When NCCL fails, or does not take it within the timeout. Then the communicator is given up.
     ///
     /// # Safety
-    /// Both addresses are of `count` numbers of 32 bits on this communicator's device, which nobody else writes to (or, of `to`, reads) before
-    /// the stream has come so far, or the communicator is gone; `stream` is a stream of that device.
+    /// Both addresses are of `count` numbers of 32 bits on this communicator's device, which no other code
+    /// writes to (or, of `to`, reads) before the stream has got there, or the communicator is gone; `stream`
+    /// is a stream of that device.
     pub unsafe fn all_reduce(
         &mut self,
         from: u64,
@@ -120,7 +122,7 @@ impl Communicator {
         if result == SUCCESS { Ok(()) } else { Err(self.failed(what, result)) }
     }
 
-    /// What has become of it in the background.
+    /// Its state in the background.
     fn state(&mut self) -> NcclResult {
         let mut state = SUCCESS;
         // SAFETY: `state` outlives the call; of a null pointer NCCL says that it is an invalid argument.
@@ -134,7 +136,7 @@ impl Communicator {
         NcclError::Call { what, message }
     }
 
-    /// Ends what is under way, on this rank: kernels that wait for others return.
+    /// Ends pending operations, on this rank: kernels that wait for others return.
     pub fn give_up(&mut self) {
         let pointer = std::mem::replace(&mut self.pointer, std::ptr::null_mut());
         if !pointer.is_null() {

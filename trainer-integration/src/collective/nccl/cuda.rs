@@ -89,7 +89,7 @@ impl DeviceSums for NcclSums {
             return Err(error);
         }
         self.sum(mine).map_err(|error| {
-            // The collective knows who is gone, or late; if nobody is, this rank's fault is its own.
+            // The collective knows who is gone, or late; if no rank is, this rank's fault is its own.
             let named = collective.barrier().err();
             named.unwrap_or_else(|| CollectiveError::Aborted {
                 rank: collective.rank(),
@@ -113,8 +113,9 @@ impl NcclSums {
         let context = self.stream.context();
         context.bind_to_thread().map_err(|error| driver("use the device")(error.to_string()))?;
         // SAFETY: both are `count` numbers of 32 bits: flat, of f32, and contiguous, which `resource` has checked. Their memory is kept by `from`
-        // and `to` until this function returns, which is after the sum is done or the communicator given up; nobody else has `mine`, and
-        // nobody reads `sum` before. The stream is of the device that is current, which the communicator was made for.
+        // and `to` until this function returns, which is after the sum is done or the communicator given up;
+        // no other code has `mine`, and none reads `sum` before. The stream is of the device that is current,
+        // which the communicator was made for.
         unsafe { self.communicator.all_reduce(from_address, to_address, count, stream) }?;
         let done = self.stream.record_event(None);
         let done = done.map_err(|error| {

@@ -10,7 +10,7 @@ use libloading::Library;
 
 use super::NcclError;
 
-/// `ncclResult_t`: 0 is success, 7 that a call goes on in the background.
+/// `ncclResult_t`: 0 is success, 7 that a call continues in the background.
 pub type NcclResult = c_int;
 
 /// `ncclSuccess`.
@@ -49,7 +49,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Calls return at once and go on in the background, where they can be asked about and given up.
+    /// Calls return at once and continue in the background, where they can be asked about and given up.
     pub fn non_blocking() -> Config {
         Config {
             size: size_of::<Config>(),
@@ -112,8 +112,9 @@ impl Nccl {
     pub fn load_from(paths: &[&Path]) -> Result<Nccl, NcclError> {
         let mut first_error = None;
         for path in paths {
-            // SAFETY: loading runs the library's initialisers. It is the one that whoever started this program put in the place of NCCL, as it
-            // is for every program that links with it; NCCL's own do nothing but set up tables.
+            // SAFETY: loading runs the library's initialisers. It is the one that the user of this program
+            // put in the place of NCCL, as it is for every program that links with it; NCCL's own do nothing
+            // but set up tables.
             match unsafe { Library::new(*path) } {
                 Ok(library) => return Nccl::of(library, path.display().to_string()),
                 Err(error) => first_error = first_error.or(Some(error)),

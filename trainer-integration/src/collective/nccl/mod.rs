@@ -76,7 +76,7 @@ pub enum NcclError {
     /// The driver failed.
     #[error("the CUDA driver failed to {what}: {message}")]
     Driver { what: &'static str, message: String },
-    /// Other ranks did not come to it.
+    /// Other ranks did not reach it.
     #[error("NCCL did not {what} within {waited:?} (the limit is --timeout)")]
     Late { what: &'static str, waited: Duration },
 }

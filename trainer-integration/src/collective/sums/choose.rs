@@ -3,7 +3,7 @@
 use super::{Algorithm, Operation};
 use crate::collective::Link;
 
-/// Up to so many bytes, all of a rank's, the algorithm is the fastest.
+/// Up to this number of bytes, all of a rank's, the algorithm is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossover {
     /// What carries messages.
@@ -12,7 +12,7 @@ pub struct Crossover {
     pub world: u32,
     /// How many bytes at most.
     pub bytes: usize,
-    /// What is then fastest.
+    /// The fastest algorithm then.
     pub algorithm: Algorithm,
 }
 
@@ -32,7 +32,8 @@ pub const CROSSOVERS: [Crossover; 6] = [
     line(Link::Network, 9, usize::MAX, Algorithm::Direct),
 ];
 
-/// The algorithm for so many bytes in a world of these hosts: across hosts whose ranks share a machine, hierarchical.
+/// The algorithm for a number of bytes in a world of these hosts: across hosts whose ranks share a machine,
+/// hierarchical.
 pub fn choose(operation: Operation, bytes: usize, link: Link, hosts: &[u32]) -> Algorithm {
     let world = hosts.len() as u32;
     let lines = CROSSOVERS.iter().filter(|line| line.link == link && line.world <= world.max(2));

@@ -4,9 +4,9 @@ use super::team::Team;
 use crate::collective::numbers::{Number, numbers, slice_of};
 use crate::collective::{CollectiveError, Incoming, Outgoing, Place};
 
-/// A float whose additions can be followed by what they round off.
+/// A float whose additions can be followed by their rounding errors.
 pub trait Compensated: Number {
-    /// `self + other` as it is rounded, and what was rounded off; the second is 0 where the sum is not finite.
+    /// `self + other` as it is rounded, and the rounding error; the second is 0 where the sum is not finite.
     fn two_sum(self, other: Self) -> (Self, Self);
 }
 

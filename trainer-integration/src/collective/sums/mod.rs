@@ -24,7 +24,7 @@ pub use choose::{CROSSOVERS, Crossover, choose};
 pub use compensated::Compensated;
 pub(crate) use team::Team;
 
-/// What is done with the numbers of all ranks.
+/// The operation on the numbers of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// Every rank gets the sums of all numbers.

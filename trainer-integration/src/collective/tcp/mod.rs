@@ -26,7 +26,7 @@ use step::Step;
 pub use through_nodes::connect_through_nodes;
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 
-/// After so long without news a rank looks for aborts behind messages that it does not want yet.
+/// After this time without news a rank looks for aborts behind messages that it does not want yet.
 const LONG_WAIT: Duration = Duration::from_millis(200);
 /// How long a rank that gives up tries to tell the others, at most.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -44,7 +44,8 @@ pub struct TcpOptions {
     pub timeout: Duration,
     /// A name for the machine, the same for ranks that share it. Default: what the system calls itself until it is started again.
     pub host: Option<String>,
-    /// Set by whoever learns that not all ranks will appear: those that wait for them then wait no longer.
+    /// Set by the code that learns that not all ranks will appear: those that wait for them then wait no
+    /// longer.
     pub given_up: Arc<AtomicBool>,
 }
 
@@ -136,7 +137,7 @@ impl Collective for TcpCollective {
         }
         let mut step = Step::new(&self.standing, outgoing, incoming);
         self.perform(&mut step, sink).map_err(|why| {
-            // Who has said why the run is over says more than who is seen to have gone because of it.
+            // A rank that reported the cause of the end says more than one that has gone because of it.
             let why = if matches!(why, CollectiveError::Gone { .. }) { self.abort_or(why) } else { why };
             // The others may still be waiting for a rank that is alive but will never get there: tell them the cause.
             self.say_farewell(&mut step, why.rank(), &why.reason());
@@ -195,7 +196,7 @@ impl TcpCollective {
         }
     }
 
-    /// Sleeps until a stream can go on or the time is up.
+    /// Sleeps until a stream can continue or the time is up.
     fn wait(&mut self, limit: Duration) -> Result<(), CollectiveError> {
         match self.poll.poll(&mut self.events, Some(limit)) {
             Ok(()) => {}
@@ -245,7 +246,8 @@ impl TcpCollective {
         words.into_iter().find(|why| matches!(why, CollectiveError::Aborted { .. })).unwrap_or(otherwise)
     }
 
-    /// Finishes the pieces that are half sent and tells every rank that can still be told why there are no more.
+    /// Finishes the pieces that are half sent and tells every rank that is still reachable why there are no
+    /// more.
     fn say_farewell(&mut self, step: &mut Step<'_, '_>, at_fault: u32, reason: &str) {
         let end = reason.floor_char_boundary(MAX_TEXT_BYTES);
         let text = &reason.as_bytes()[..end];

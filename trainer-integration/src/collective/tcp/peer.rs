@@ -9,7 +9,7 @@ use mio::net::TcpStream;
 use super::wire::{HEADER_BYTES, Header, Kind};
 use crate::collective::{CollectiveError, PIECE_BYTES};
 
-/// Bytes read before it is known what they are for: a header with a small message.
+/// Bytes read before their purpose is known: a header with a small message.
 const AHEAD_BYTES: usize = 8 << 10;
 
 /// Bytes kept at most while an abort is looked for behind them: more than sockets hold.
@@ -19,10 +19,10 @@ const MOST_AHEAD_BYTES: usize = 64 << 20;
 pub(super) struct Peer {
     rank: u32,
     pub(super) stream: TcpStream,
-    /// As far as is known; the stream itself is asked only then.
+    /// By the last look; the stream itself is asked only then.
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
-    /// The last operation that the rank said it is waiting in.
+    /// The last operation in which the rank reported that it waits.
     pub(super) waiting_in: Option<u64>,
     ahead: Vec<u8>,
     unread: Range<usize>,
@@ -31,7 +31,7 @@ pub(super) struct Peer {
     /// How much of the next frame's payload has been read.
     got: usize,
     text: Vec<u8>,
-    /// What was found wrong: nothing more will come.
+    /// The fault found: nothing more will come.
     ended: Option<CollectiveError>,
     scratch: Vec<u64>,
 }
@@ -90,7 +90,7 @@ impl Peer {
         self.waiting_in == Some(operation) || is_early
     }
 
-    /// Reads what is there of the current piece's payload; whether it is complete, and then found to be what was sent.
+    /// Reads the present bytes of the current piece's payload; whether it is complete, and then verified.
     pub(super) fn read_payload(&mut self, into: &mut [u8]) -> Result<bool, CollectiveError> {
         let header = self.header.expect("a header was read before its payload");
         debug_assert_eq!(into.len(), header.payload, "the place is as long as the piece");
@@ -142,7 +142,7 @@ impl Peer {
         }
     }
 
-    /// Looks behind a piece whose time has not come for an abort. What is in front of it is kept.
+    /// Looks behind a piece whose time has not come for an abort. The bytes in front of it are kept.
     pub(super) fn find_abort(&mut self) -> Result<(), CollectiveError> {
         let Some(early) = self.header.filter(|_| self.is_readable && self.ended.is_none()) else {
             return Ok(());
@@ -172,7 +172,7 @@ impl Peer {
         Ok(())
     }
 
-    /// Why the rank can no longer be written to, by what it said last if it did.
+    /// Why the rank can no longer be written to, by its last message if there is one.
     pub(super) fn last_word(&mut self, otherwise: CollectiveError) -> CollectiveError {
         self.is_readable = true;
         match self.header() {

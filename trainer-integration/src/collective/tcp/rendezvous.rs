@@ -36,13 +36,13 @@ pub enum JoinError {
     /// The nodes cannot be asked where rank 0 is.
     #[error("no node tells where the ranks meet; give --master HOST:PORT")]
     Nodes { source: HttpError },
-    /// No rank 0 said where it waits. Start it.
+    /// No rank 0 announced where it waits. Start it.
     #[error("no rank 0 of run {run} waits for others after {waited:?}: start it")]
     NoRendezvous { run: String, waited: Duration },
     /// Rank 0 does not take this rank in.
     #[error("rank 0 at {master} refused rank {rank}: {reason}")]
     Refused { master: String, rank: u32, reason: String },
-    /// Somebody who knows says that not all ranks will appear.
+    /// The launcher reports that not all ranks will appear.
     #[error("the group has lost a rank before it had met")]
     GivenUp,
     /// The connection to a rank failed half-way.
@@ -230,7 +230,7 @@ impl Rendezvous {
         listen().map_err(|source| JoinError::Listen { master: address.to_owned(), source })
     }
 
-    /// Where it listens, as the others need to be told.
+    /// Where it listens, for the others.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -17,7 +17,8 @@ pub(super) struct Step<'t, 'a> {
     incoming: &'t mut [Incoming<'a>],
     /// Bytes received of each message.
     received: Vec<usize>,
-    /// Whether it has waited so long that a rank may have given up behind a piece whose time has not come.
+    /// Whether it has waited long enough that a rank may have given up behind a piece whose time has not
+    /// come.
     pub(super) looks_ahead: bool,
     /// The pieces that the sink takes, in the order in which it does.
     deliveries: Peekable<Deliveries>,
@@ -38,7 +39,7 @@ struct Frame<'t> {
     written: usize,
 }
 
-/// What comes in on one stream.
+/// The incoming messages of one stream.
 #[derive(Default)]
 struct Receiving {
     /// The messages, by their place among all that are expected.
@@ -92,8 +93,8 @@ impl<'t, 'a> Step<'t, 'a> {
         self.waits_for().is_empty()
     }
 
-    /// The ranks that have not sent all of what is expected of them; when there are none, those that have not taken what is
-    /// for them.
+    /// The ranks that have not sent all expected messages; when there are none, those that have not taken
+    /// theirs.
     pub(super) fn waits_for(&self) -> Vec<usize> {
         let ranks = 0..self.receiving.len();
         let silent: Vec<usize> = ranks.clone().filter(|&rank| self.receiving[rank].unfinished > 0).collect();
@@ -130,7 +131,7 @@ impl<'t, 'a> Step<'t, 'a> {
         sending.write(peer).map_err(|why| peer.last_word(why))
     }
 
-    /// What is left of a frame of which some was written goes out before anything else.
+    /// The rest of a partly written frame goes out before anything else.
     pub(super) fn finish_later(&mut self, rank: usize, header: &[u8; HEADER_BYTES], written: usize) {
         if (1..HEADER_BYTES).contains(&written) {
             self.sending[rank].frame = Some(Frame { header: *header, payload: &[], written });
@@ -167,7 +168,7 @@ impl<'t, 'a> Step<'t, 'a> {
             // Early, or nothing.
             Ok(_) if self.looks_ahead => return peer.find_abort().map(|()| false),
             Ok(_) => return Ok(false),
-            // Only an end: that is told when it is waited for.
+            // Only an end: that is reported when it is waited for.
             Err(CollectiveError::Gone { .. }) if !is_expected => return Ok(false),
             Err(why) => return Err(why),
         };
@@ -193,7 +194,7 @@ impl<'t, 'a> Step<'t, 'a> {
         let is_complete = match &mut self.incoming[index].into {
             Place::Slice(bytes) => peer.read_payload(&mut bytes[range])?,
             Place::Whole(bytes) => {
-                bytes.resize(range.end, 0); // believed only as far as bytes arrive
+                bytes.resize(range.end, 0); // believed only where bytes arrive
                 peer.read_payload(&mut bytes[range])?
             }
             Place::Sink(_) => peer.read_to_scratch()?,
@@ -218,7 +219,7 @@ impl<'t, 'a> Step<'t, 'a> {
             let rank = self.incoming[incoming].from as usize;
             let receiving = &mut self.receiving[rank];
             let (Some(length), Some(peer)) = (receiving.held, &mut peers[rank]) else { break };
-            // Pieces of one stream come in this order, so what is held is what is due.
+            // Pieces of one stream come in this order, so the held piece is the due one.
             sink(Piece { incoming, offset, bytes: peer.scratch(length) });
             receiving.held = None;
             peer.next_frame();

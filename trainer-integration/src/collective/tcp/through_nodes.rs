@@ -46,10 +46,11 @@ impl Nodes<'_> {
     fn host(&self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
         let rendezvous = Rendezvous::bind(&SocketAddr::new(self.own_address(), 0).to_string())?;
         let published = RendezvousAddress { address: rendezvous.address().to_owned(), world };
-        // Told to all that can be told: without the metadata a node knows what it was told itself.
+        // Sent to all reachable nodes: without the metadata a node knows only messages to itself.
         self.tell(|http, url| http.put_json(url, &published).map(drop))?;
         let met = rendezvous.host(world, options);
-        // Nobody waits there any more, whatever came of it; if no node can be told, the next rank 0 will say something else.
+        // No rank waits there any more, after success or failure; if no node is reachable, the next rank 0
+        // will replace it.
         let _ = self.tell(|http, url| http.delete(url).map(drop));
         met
     }
@@ -104,7 +105,7 @@ impl Nodes<'_> {
         for server in self.servers {
             match ask(&self.http, &self.url(server)) {
                 Ok(answer) => return Ok(answer),
-                // Another may have been told; that one knows of none counts for more than that others do not answer.
+                // Another node may have it; an answer without one counts for more than missing answers.
                 Err(source) if source.status() == Some(404) => last = Some(source),
                 Err(_) if last.as_ref().is_some_and(|last: &HttpError| last.status() == Some(404)) => {}
                 Err(source) if source.is_final() => return Err(JoinError::Nodes { source }),

@@ -87,7 +87,7 @@ impl Header {
         encode(kind, operation, 0, payload.len(), 0, payload)
     }
 
-    /// Reads a header; the error says what is wrong with it.
+    /// Reads a header; the error names the fault.
     pub(super) fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<Header, String> {
         let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes"));
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
@@ -157,12 +157,12 @@ pub(super) fn write_greeting(to: &mut impl Write, kind: Kind, bytes: &[u8]) -> i
     to.flush()
 }
 
-/// Reads a greeting from a stream that blocks. `InvalidData` says what is wrong with the bytes.
+/// Reads a greeting from a stream that blocks. `InvalidData` names the fault of the bytes.
 pub(super) fn read_greeting(from: &mut impl Read) -> io::Result<(Kind, Vec<u8>)> {
     let mut header = [0; HEADER_BYTES];
     from.read_exact(&mut header)?;
     let header = Header::parse(&header).map_err(invalid)?;
-    let mut bytes = Vec::new(); // believed only as far as bytes arrive
+    let mut bytes = Vec::new(); // believed only where bytes arrive
     from.take(header.payload as u64).read_to_end(&mut bytes)?;
     if bytes.len() < header.payload {
         return Err(ErrorKind::UnexpectedEof.into());

@@ -17,7 +17,7 @@ use crate::collective::standing::Standing;
 pub(super) struct Mailbox {
     world: usize,
     state: Mutex<State>,
-    /// One for each rank, told of what concerns it.
+    /// One for each rank, woken by its own changes.
     changed: Vec<Condvar>,
 }
 
@@ -25,7 +25,7 @@ pub(super) struct Mailbox {
 struct State {
     /// From rank a to rank b: at a · world + b.
     lots: Vec<Option<Lot>>,
-    /// The last operation of all that each rank has come to.
+    /// The last operation of all that each rank has reached.
     reached: Vec<Option<u64>>,
     /// Why nothing more will come of a rank.
     ended: Vec<Option<CollectiveError>>,
@@ -55,8 +55,8 @@ impl Mailbox {
         Mailbox { world, state: Mutex::new(state), changed: (0..world).map(|_| Condvar::new()).collect() }
     }
 
-    /// Lends `messages[to]` to each rank while `act` runs, and waits until all have read what is for them. When `act` fails or a
-    /// receiver will not come, nothing is lent any more.
+    /// Lends `messages[to]` to each rank while `act` runs, and waits until all have read their messages. When
+    /// `act` fails or a receiver will not come, nothing is lent any more.
     pub(super) fn lending<R>(
         &self,
         standing: &mut Standing,
@@ -64,7 +64,7 @@ impl Mailbox {
         act: impl FnOnce(&mut Standing) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
         let (rank, operation) = (standing.rank, standing.operation());
-        // However this ends, its drop withdraws what is left before the borrow of `messages` does.
+        // However this ends, its drop withdraws the rest before the borrow of `messages` does.
         let lending = Lending { mailbox: self, rank };
         let mut state = self.state();
         if !standing.is_of_two() {
@@ -177,7 +177,7 @@ impl Lending<'_> {
         (0..self.mailbox.world).filter(|&to| state.lot(self.rank, to).is_some()).collect()
     }
 
-    /// Waits until everyone has read what is for it.
+    /// Waits until every rank has read its message.
     fn wait(&self, standing: &Standing) -> Result<(), CollectiveError> {
         let mut state = self.mailbox.state();
         loop {
@@ -191,7 +191,8 @@ impl Lending<'_> {
 }
 
 impl Drop for Lending<'_> {
-    /// Withdraws what nobody reads, and waits for who does: that ends with a copy or an addition, or with the reader's panic.
+    /// Withdraws unread messages, and waits for readers: that ends with a copy or an addition, or with the
+    /// reader's panic.
     fn drop(&mut self) {
         let mut state = self.mailbox.state();
         loop {
@@ -229,7 +230,8 @@ impl Loan<'_> {
     pub(super) fn messages(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         self.messages.iter().map(|&Lent(message)| {
             // SAFETY: `Mailbox::lending` borrows the message and ends only when the lot is off the mailbox, which the drop of this loan sees
-            // to; the reference lives no longer than the borrow of the loan. Nobody writes to what is lent, as it is borrowed.
+            // to; the reference lives no longer than the borrow of the loan. No code writes to a lent
+            // message, as it is borrowed.
             unsafe { &*message }
         })
     }

@@ -34,7 +34,7 @@ pub fn world_on(hosts: &[u32], timeout: Duration) -> Vec<ThreadCollective> {
     (0..hosts.len()).map(member).collect()
 }
 
-/// Runs `rank` once for every rank of a world of threads and returns what they returned, in rank order.
+/// Runs `rank` once for every rank of a world of threads and returns their results, in rank order.
 ///
 /// # Panics
 /// If a rank panics, after all have ended: the others fail with [`CollectiveError::Gone`] instead of waiting for it.
@@ -153,7 +153,7 @@ impl ThreadCollective {
     }
 }
 
-/// Checks what is lent and copies what is not for the sink.
+/// Checks lent messages and copies those that are not for the sink.
 fn take(
     standing: &Standing,
     loan: &Loan<'_>,
@@ -206,7 +206,7 @@ fn feed(incoming: &[Incoming<'_>], expected: &[Vec<usize>], loans: &[Loan<'_>], 
 }
 
 impl Drop for ThreadCollective {
-    /// Whoever still waits for this rank must not wait for ever.
+    /// A rank that still waits for this one must not wait without end.
     fn drop(&mut self) {
         let how = if std::thread::panicking() { "its thread panicked" } else { "its thread ended" };
         let rank = self.standing.rank;

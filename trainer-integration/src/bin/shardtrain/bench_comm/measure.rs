@@ -16,7 +16,7 @@ const BATCH: Duration = Duration::from_millis(20);
 /// How many there are.
 const BATCHES: std::ops::RangeInclusive<u32> = 5..=15;
 
-/// What is measured.
+/// The measured task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[value(rename_all = "snake_case")]
 pub(super) enum Task {
@@ -105,7 +105,7 @@ pub(super) struct Row {
     pub(super) operation: &'static str,
     pub(super) bytes: usize,
     pub(super) algorithm: &'static str,
-    /// Whether it is what is taken for this size.
+    /// Whether it is the choice for this size.
     pub(super) is_chosen: bool,
     pub(super) latency_us: f64,
     pub(super) algorithm_gb_s: f64,
@@ -171,7 +171,7 @@ fn agreed(collective: &mut dyn Collective, time: Duration) -> Result<Duration, C
     Ok(Duration::from_secs_f64(seconds))
 }
 
-/// What is sent around.
+/// The numbers sent around.
 struct Subject {
     case: Case,
     numbers: Vec<f32>,
@@ -185,7 +185,7 @@ impl Subject {
         Subject { case, numbers }
     }
 
-    /// How long so many repetitions take until all ranks have done them, without what each needs to be prepared.
+    /// The time of a number of repetitions on all ranks, without their preparation.
     fn repeat(&mut self, collective: &mut dyn Collective, times: u32) -> Result<Duration, CollectiveError> {
         collective.barrier()?;
         let started = Instant::now();

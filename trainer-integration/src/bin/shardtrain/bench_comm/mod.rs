@@ -39,7 +39,7 @@ pub(crate) struct BenchCommArgs {
     #[arg(default_value = "256B,4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB")]
     sizes: Vec<ByteSize>,
 
-    /// What is measured [default: all operations]
+    /// The operations to measure [default: all operations]
     #[arg(long, value_enum, value_name = "NAME,…", value_delimiter = ',')]
     operations: Vec<Task>,
 

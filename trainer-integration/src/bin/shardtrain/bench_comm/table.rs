@@ -20,7 +20,7 @@ pub(super) fn heading(task: Task, collective: &dyn Collective) -> io::Result<()>
     )
 }
 
-/// A `*` is before what is chosen for the size.
+/// A `*` marks the choice for the size.
 pub(super) fn line(row: &Row) -> io::Result<()> {
     let Row { algorithm, latency_us, algorithm_gb_s, bus_gb_s, .. } = row;
     let (size, mark) = (ByteSize(row.bytes as u64), if row.is_chosen { '*' } else { ' ' });

@@ -44,7 +44,7 @@ pub(super) async fn supervise(launch: &Launch, settings: &RankSettings) -> Resul
 enum Heard {
     Hello(u32, OwnedWriteHalf),
     Said(u32, Word),
-    /// Somebody who is no member, or does not speak as one.
+    /// A process that is not a member, or does not speak as one.
     Stranger(OwnedWriteHalf, String),
 }
 
@@ -135,7 +135,7 @@ impl<'a> Launcher<'a> {
         Ok(())
     }
 
-    /// Training goes on without a rank whose process cannot be started.
+    /// Training continues without a rank whose process cannot be started.
     async fn bring_back(&mut self, seat: u32) -> Result<(), Failure> {
         if let Err(error) = self.start(seat, true) {
             eprintln!("shardtrain: no process can be started for a rank that returns: {error}");
@@ -198,7 +198,7 @@ impl<'a> Launcher<'a> {
         let heard = self.heard.0.clone();
         self.readers.spawn(async move {
             let (read, write) = stream.into_split();
-            // Nobody hears it once the launch is over.
+            // No receiver is left once the launch is over.
             let _ = listen(BufReader::new(read), write, &heard).await;
         });
         while self.readers.try_join_next().is_some() {}
@@ -228,7 +228,7 @@ impl<'a> Launcher<'a> {
                 return Ok(());
             }
         };
-        // Whoever asks after the end is told.
+        // A member that asks after the end gets an answer.
         let is_over = self.code.is_some();
         self.perform(acts).await?;
         if is_over {
@@ -295,7 +295,7 @@ impl<'a> Launcher<'a> {
         Ok(())
     }
 
-    /// One that has ended is known by that, not by what it does not hear.
+    /// One that has ended is known by that, not by a failed send.
     async fn tell(&mut self, members: &[u32], answer: &Answer) {
         let line = to_line(answer);
         for number in members {

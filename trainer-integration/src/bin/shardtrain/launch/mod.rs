@@ -75,7 +75,7 @@ pub(crate) struct Launch {
     arguments: Vec<String>,
 }
 
-/// What ranks are told to do.
+/// The orders to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Order {
     GoOn,
@@ -337,7 +337,7 @@ impl Round<'_> {
         Ok(command)
     }
 
-    /// What the rank is told: files that all would write to are rank 0's.
+    /// The rank's arguments: files that all would write to are rank 0's.
     fn arguments(&self, rank: u32, settings: &RankSettings) -> Vec<String> {
         let mut arguments = Vec::with_capacity(self.launch.arguments.len());
         let mut left = self.launch.arguments.iter();
@@ -397,7 +397,7 @@ fn end(status: ExitStatus, is_killed: bool) -> End {
     }
 }
 
-/// An address of this machine that nobody listens at.
+/// An address of this machine that is free.
 fn free_address() -> io::Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
 }

@@ -11,20 +11,20 @@ use shardd_trainer::elastic::Left;
 
 use super::verdict::{End, Rules, Verdict};
 
-/// What is to be done.
+/// An action of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Act {
     /// These, by rank, are the next group.
     Form { generation: u64, members: Vec<u32>, world_before: u32, cause: String },
     /// They are to stop after a step, and to ask.
     Pause { generation: u64, members: Vec<u32> },
-    /// They are in a group that has lost a rank, and have so long to notice as the rules say.
+    /// They are in a group that has lost a rank, and have the time of the rules to notice.
     Hurry { generation: u64, members: Vec<u32> },
     /// The time to notice is over for a group that has ended, all the same.
     Calm,
     /// A process is to be started for this seat, after a while.
     Return { seat: u32 },
-    /// The launch has come to its end. Who asks is told so, and who does not end is killed.
+    /// The launch is over. Members that ask get that answer, and those that do not end are killed.
     End { code: u8, said: Option<String> },
 }
 
@@ -109,7 +109,7 @@ impl Roster {
         self.members.iter().filter_map(lives).collect()
     }
 
-    /// Those that have not said anything yet.
+    /// Those that have sent nothing yet.
     pub(super) fn starting(&self) -> Vec<u32> {
         let living = self.living().into_iter();
         living.filter(|number| *self.standing(*number) == Standing::Starting).collect()
@@ -120,7 +120,7 @@ impl Roster {
         self.members.get(&number).is_some_and(|member| matches!(member.standing, Standing::Asks(_)))
     }
 
-    /// A member wants a place; one that has ended may have said so before, and is not heard any more.
+    /// A member wants a place; one that has ended may have asked before, and is ignored.
     pub(super) fn asked(&mut self, number: u32, left: Left) -> Vec<Act> {
         if !self.living().contains(&number) {
             return Vec::new();
@@ -146,7 +146,7 @@ impl Roster {
         acts
     }
 
-    /// Seats that nobody has, and nobody is on the way to: processes will be started for them.
+    /// Seats without a member, present or coming: processes will be started for them.
     pub(super) fn recall(&mut self, on_the_way: &[u32]) -> Vec<u32> {
         if self.is_over || self.is_stopping {
             return Vec::new();
@@ -160,7 +160,7 @@ impl Roster {
         missing
     }
 
-    /// All were told to stop.
+    /// All got a stop signal.
     pub(super) fn stopping(&mut self) {
         self.is_stopping = true;
     }
@@ -197,7 +197,7 @@ impl Roster {
         numbers.filter(|number| self.asks(*number) && !self.group.contains(number)).collect()
     }
 
-    /// How many of so many can be in a group.
+    /// How many of `count` members can be in a group.
     fn possible(&self, count: usize) -> usize {
         count - count % self.multiple as usize
     }
@@ -218,7 +218,7 @@ impl Roster {
         acts
     }
 
-    /// What to do about the present group, of which so many still train, as far as they have said.
+    /// What to do about the present group, of which this number still trains, by their reports.
     fn of_present(&mut self, is_in: usize) -> Vec<Act> {
         let (generation, placed) = (self.generation, self.late());
         let is_left = |number: &u32| match self.standing(*number) {
@@ -226,7 +226,7 @@ impl Roster {
             Standing::Asks(left) => matches!(left, Left::Lost { .. }),
             Standing::Starting | Standing::Placed => false,
         };
-        // Before there is a group nobody has lost anybody: those that are still opening what they need are waited for.
+        // Before the first group no rank is lost: those that are still opening their files are waited for.
         if !self.is_hurried && generation > 0 && self.group.iter().any(is_left) {
             self.is_hurried = true;
             return vec![Act::Hurry { generation, members: placed }];
@@ -240,11 +240,11 @@ impl Roster {
         Vec::new()
     }
 
-    /// What comes after the present group, all of which have asked or ended.
+    /// The next actions after the present group, all of which have asked or ended.
     fn of_next(&mut self) -> Vec<Act> {
         let end = |number: &u32| match self.standing(*number) {
             Standing::Ended(end) => *end,
-            // It could go on if the others could.
+            // It could continue if the others could.
             _ => End::Code(i32::from(shardd_trainer::launch_env::OTHERS_ARE_GONE)),
         };
         let ends: Vec<End> = self.group.iter().map(end).collect();
@@ -322,7 +322,7 @@ impl Roster {
         })
     }
 
-    /// Whether somebody is still to come.
+    /// Whether a member is still to come.
     fn is_awaited(&self) -> bool {
         let is_starting = |member: &Member| member.standing == Standing::Starting;
         self.returning > 0 || self.members.values().any(is_starting)

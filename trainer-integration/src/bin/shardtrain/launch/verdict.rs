@@ -23,7 +23,7 @@ impl fmt::Display for End {
     }
 }
 
-/// What a process says that could go on if the others could.
+/// The exit code of a process that could continue if the others could.
 const OTHERS_ARE_GONE: i32 = shardd_trainer::launch_env::OTHERS_ARE_GONE as i32;
 /// What one says whose arguments make no sense.
 const ASKED_WRONGLY: i32 = 2;
@@ -31,32 +31,33 @@ const ASKED_WRONGLY: i32 = 2;
 /// The signal by which ranks are asked to stop; who keeps no checkpoints ends by it.
 const TERMINATE: i32 = 15;
 
-/// What comes next.
+/// The next action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// The training is done, or has stopped as it was asked to.
     Done,
     /// It was ended as it was asked to, but not all ranks could write a checkpoint first.
     Ended,
-    /// It goes on with so many ranks.
+    /// It continues with this number of ranks.
     Again { ranks: u32, cause: String },
-    /// It does not go on.
+    /// It does not continue.
     Over { code: i32, cause: String },
 }
 
 /// The rules of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// Fewer ranks than this do not go on; 0 where others come.
+    /// Fewer ranks than this do not continue; 0 where others come.
     pub(super) min_ranks: u32,
-    /// How often a training may go on after ranks have ended.
+    /// How often a training may continue after ranks have ended.
     pub(super) max_restarts: u32,
-    /// Whether a rank that is lost is started anew, because launchers elsewhere count on it.
+    /// Whether a rank that is lost is restarted, because launchers elsewhere count on it.
     pub(super) keeps_world: bool,
 }
 
 impl Rules {
-    /// What comes next when the processes of this launcher, the first of which is rank `first`, ended like this, after so many restarts.
+    /// The next action when the processes of this launcher, the first of which is rank `first`, ended like
+    /// this, after a number of restarts.
     pub(super) fn judge(self, first: u32, ends: &[End], restarts: u32, is_stopping: bool) -> Verdict {
         if ends.iter().all(|end| *end == End::Code(0)) || first == 0 && ends[0] == End::Code(0) {
             // Rank 0 has written what there is to write; what befell others after that undoes nothing.

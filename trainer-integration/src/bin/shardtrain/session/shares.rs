@@ -6,7 +6,7 @@ use shardd_plan::{Plan, PlanError};
 
 use crate::args::{Args, UsageError};
 
-/// Samples of a step, if nothing is said of them.
+/// Samples of a step, by default.
 const GLOBAL_BATCH: u64 = 64;
 
 /// How a step is cut.
