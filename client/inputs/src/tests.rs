@@ -290,7 +290,7 @@ fn what_leads_nowhere_is_refused_with_a_way_out() {
     assert!(refused("s3://").contains("give it as s3://BUCKET/FOLDER"));
     assert!(refused("/no/such/place").contains("/no/such/place: no such file"));
     assert!(refused("/no/such/*.csv").contains("/no/such/: no such file"));
-    assert!(refused("/proc/self/*.csv").contains("matches no file; look at what is in /proc/self/"));
+    assert!(refused("/proc/self/*.csv").contains("matches no file; list the files of /proc/self/"));
     assert!(refused("https://host/folder/?key=secret").starts_with("https://host/folder/: a folder, which"));
     assert!(refused("s3://bucket/a//b").contains("one slash between them"));
     assert!(refused("/proc/self/[.csv").contains("not a pattern"));

@@ -73,7 +73,7 @@ def test_accelerate_leaves_the_loader_alone_and_may_not_shard_the_dataset(store)
 def test_a_sharded_dataset_of_accelerate_is_refused_without_its_loader(dataset):
     from accelerate.data_loader import IterableDatasetShard
 
-    with pytest.raises(RuntimeError, match=f"Accelerate would shard what is sharded already.*{FIX}"):
+    with pytest.raises(RuntimeError, match=f"Accelerate would shard the shares once more.*{FIX}"):
         list(IterableDatasetShard(dataset, num_processes=2, process_index=0))
 
 

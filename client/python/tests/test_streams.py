@@ -238,7 +238,7 @@ def test_classes_are_told_if_all_streams_have_the_same(stores):
         ({"books": {"proportion": 1}}, {"epoch_size": 0}, "an epoch of 0 samples reads nothing"),
         ({"maths": {"repeat": 0.01}}, {}, "repeat 0.01 of 30 samples is none: take more, or leave it out"),
         ({"books": {"proportion": -1}}, {}, "\"-1\" is not a decimal from 0"),
-        ({"books": {"choose": 1.5}}, {}, "choose=1.5 is no number of samples"),
+        ({"books": {"choose": 1.5}}, {}, "choose=1.5 is not a number of samples"),
         ({"books": {"proportion": "much"}}, {}, "proportion='much' is not a number: write 0.7"),
         ({"books": {"repeat": 1, "choose": 3}}, {}, "has repeat=1 and choose=3: give one of proportion, repeat and choose"),
         ({}, {}, "a mixture needs at least one source"),

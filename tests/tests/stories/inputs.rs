@@ -112,7 +112,7 @@ fn a_store_that_refuses_is_quoted_with_the_way_out() {
         ("s3://closed/images", s3.variables(), "AccessDenied", "AWS_SKIP_SIGNATURE"),
         ("s3://missing/images", s3.variables(), "no such bucket", "AWS_ENDPOINT_URL"),
         ("s3://data/missing", s3.variables(), "nothing of that name", "check the URL"),
-        ("s3://data/images/*.csv", s3.variables(), "matches no file", "look at what is in s3://data/images/"),
+        ("s3://data/images/*.csv", s3.variables(), "matches no file", "list the files of s3://data/images/"),
         ("s3://data/images", with("AWS_ENDPOINT_URL", "http://127.0.0.1:1"), "refused", "check the network"),
     ];
     for (url, variables, said, way_out) in cases {

@@ -102,7 +102,7 @@ impl Engine {
     }
 
     /// Takes back the memory of gathered parameters; not that of tensors that a caller has kept, or that live
-    /// elsewhere. Of these, a number are parameters, which are counted until what is returned is dropped.
+    /// elsewhere. Of these, a number are parameters, which are counted until the returned value is dropped.
     pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, kept: Option<usize>) -> Option<Held> {
         if self.shares_memory() && kept.is_none() {
             self.spare.keep_gathered(Computed::of_tensors(tensors, self.precision));
