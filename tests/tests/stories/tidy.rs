@@ -1,6 +1,6 @@
 //! The repository's own rules that a program can check: dependencies between crates, cycles between modules,
-//! licences, the places that may name a crate, and the links and the English of documents. `docs/STYLE.md`
-//! says why.
+//! licences, the places that may name a crate, the links of documents, and the English of documents, comments
+//! and strings. `docs/STYLE.md` says why.
 //!
 //! A rule that fails lists every offence, each with the file to open.
 
@@ -510,6 +510,25 @@ fn module_documentation_is_in_plain_english() {
 }
 
 #[test]
+fn strings_and_comments_are_in_plain_english() {
+    let mut packages: BTreeMap<&str, (usize, Vec<String>)> = BTreeMap::new();
+    // The list of the words itself is no text.
+    for file in files().iter().filter(|file| !file.ends_with("tidy/english.rs")) {
+        let texts = match file.rsplit_once('.') {
+            Some((_, "rs")) => english::rust_texts(&read(file)),
+            Some((_, "py")) => english::python_texts(&read(file)),
+            _ => continue,
+        };
+        let count = english::count(&texts);
+        let (words, places) = packages.entry(package_of(file)).or_default();
+        *words += count.words;
+        places.extend(count.markers.iter().map(|(line, marker)| format!("{file}:{line} says {marker:?}")));
+    }
+    let wordy = packages.into_values().filter(|(words, places)| places.len() * 1000 > *words);
+    none("name the thing; the active voice; the field's noun", wordy.flat_map(|(_, places)| places));
+}
+
+#[test]
 fn the_page_about_the_paper_says_what_was_measured() {
     let python = std::env::var_os("SHARDD_PYTHON").unwrap_or_else(|| "python3".into());
     let mut report = Command::new(python);
@@ -521,6 +540,13 @@ fn the_page_about_the_paper_says_what_was_measured() {
     let lines = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
     assert!(said.status.success() || !lines.is_empty(), "it says why it fails");
     none("benches/paper/report changes nothing", lines.lines().map(String::from));
+}
+
+/// The folder of the package that a file belongs to; empty for none.
+fn package_of(file: &str) -> &str {
+    let mut folders = std::iter::successors(file.rsplit_once('/'), |(folder, _)| folder.rsplit_once('/'));
+    let package = folders.find(|(folder, _)| files().binary_search(&format!("{folder}/Cargo.toml")).is_ok());
+    package.map_or("", |(folder, _)| folder)
 }
 
 /// What `cargo tree` with these arguments says is compiled for this machine, our own packages left out: name and version,
