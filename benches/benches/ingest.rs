@@ -49,7 +49,7 @@ struct Options {
     #[arg(long)]
     memory: Option<String>,
 
-    /// Measure memory instead, with one input of so many bytes
+    /// Measure memory instead, with one input of this number of bytes
     #[arg(long)]
     peak: Option<usize>,
 
@@ -201,11 +201,11 @@ impl Bench {
         command.env("TMPDIR", &work);
         rustix::fs::sync();
         let (used, output) = child::run(command)?;
-        let last = output.lines().last().context("shardctl says what it did")?;
+        let last = output.lines().last().context("shardctl reports its work")?;
         let last: serde_json::Value = serde_json::from_str(last).context("shardctl prints JSON")?;
         ensure!(last["samples"] == rows, "shardctl wrote {} of {rows} samples", last["samples"]);
         fs::remove_dir_all(store)?;
-        fs::remove_dir_all(work)?; // nothing to go on with: every run does all of it
+        fs::remove_dir_all(work)?; // nothing to continue from: every run does all of it
         Ok(used)
     }
 }

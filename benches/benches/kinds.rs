@@ -93,7 +93,7 @@ fn ingest(shardctl: &Path, home: &Path, from: &Path, more: &[&str], threads: &st
     rustix::fs::sync(); // what others have left to write is not this one's business
     let (used, output) = child::run(command)?;
     fs::remove_dir_all(store)?;
-    let last = output.lines().last().context("shardctl says what it did")?;
+    let last = output.lines().last().context("shardctl reports its work")?;
     Ok((used, serde_json::from_str(last).context("shardctl prints JSON")?))
 }
 

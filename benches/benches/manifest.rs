@@ -207,7 +207,7 @@ fn row(what: &str, took: Took, bytes: Option<u64>) {
     println!("{what:<54} {:>10.2} {:>14.2} {bytes:>12}", took.all, took.processor);
 }
 
-/// Has the system forget what it holds of the files in memory.
+/// Has the system drop its cached pages of the files.
 fn forget(local: &LocalManifest) {
     for path in [&local.file, &local.tree] {
         let file = File::open(path).expect("it is there");

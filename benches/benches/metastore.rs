@@ -118,7 +118,7 @@ async fn commits(store: &Arc<dyn Metastore>, writers: usize) -> (Vec<Duration>, 
             while began.elapsed() < ROUND {
                 let at = Instant::now();
                 let revision =
-                    store.put(&key, vec![7; POINTER], expected, None).await.expect("nobody else writes");
+                    store.put(&key, vec![7; POINTER], expected, None).await.expect("no other client writes");
                 latencies.push(at.elapsed());
                 expected = Expected::At(revision);
             }

@@ -13,7 +13,7 @@ use shardfmt::{GrainKey, GrainTree, RowCodec, RowDigest, ShardId, VersionId};
 
 /// More than any cache of the processor holds.
 const LARGE: usize = 256 << 20;
-/// What is copied between two looks at the clock.
+/// The bytes copied between two looks at the clock.
 const PART: usize = 4 << 20;
 /// Rows of a batch.
 const BATCH: usize = 256;

@@ -130,10 +130,10 @@ fn process(args: &Args) {
         let mut stepper = Stepper::new(scaling.work(world), end, Usage::default());
         let mut rounds = Vec::new();
         for round in 0..ROUNDS + 2 {
-            stepper.comm.run(|collective| collective.barrier()).expect("the others go on");
+            stepper.comm.run(|collective| collective.barrier()).expect("the others continue");
             let began = Instant::now();
-            let step = stepper.step().expect("the others go on");
-            stepper.comm.run(|collective| collective.barrier()).expect("the others go on");
+            let step = stepper.step().expect("the others continue");
+            stepper.comm.run(|collective| collective.barrier()).expect("the others continue");
             let link_s = speed.time(step.sent as usize, step.sent as usize).as_secs_f64();
             if round >= 2 {
                 rounds.push(StepFigures { seconds: began.elapsed().as_secs_f64(), link_s, ..step });

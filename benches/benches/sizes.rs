@@ -15,7 +15,7 @@ use shardd_benches::child::{self, Usage};
 /// The size of shards, and how fast they are read
 #[derive(Parser)]
 struct Options {
-    /// What is ingested
+    /// The input
     input: PathBuf,
 
     /// Only this folder of it
@@ -43,7 +43,7 @@ struct Options {
     bench: bool,
 }
 
-/// What was seen of one size.
+/// The figures of one size.
 #[derive(Default)]
 struct Seen {
     shards: u64,
@@ -124,7 +124,7 @@ fn measure(shardctl: &Path, options: &Options, size: &str, seen: &mut Seen) -> R
 }
 
 fn last(output: &str) -> Result<Value> {
-    let line = output.lines().last().context("shardctl says what it did")?;
+    let line = output.lines().last().context("shardctl reports its work")?;
     serde_json::from_str(line).context("shardctl prints JSON")
 }
 

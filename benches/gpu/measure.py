@@ -217,7 +217,8 @@ def pytorch(options, model, precision, is_compiled):
     return dict(step_ms=step * 1e3, samples_per_s=batch / step, memory_mib=memory)
 
 
-# --- what is measured, and what is checked ---------------------------------------------------------------------------
+# --- the measurements, and the checks
+# ---------------------------------------------------------------------------
 
 
 def compare(options):
@@ -292,7 +293,7 @@ def slices(options):
 
 
 def unpack(program):
-    """Makes the program of what was packed to travel, unless it is there."""
+    """Builds the program from the archive, unless it is there."""
     packed = program.with_name(f"{program.name}.gz")
     if packed.is_file() and not program.is_file():
         with gzip.open(packed) as source, open(program, "wb") as target:

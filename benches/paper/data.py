@@ -53,7 +53,7 @@ def decoded(shardctl, archive, folder, work):
 
 
 def make(shardctl, archive, folder, per_class, path):
-    """Writes the first so many images of each class, sorted by class."""
+    """Writes the first images of each class, sorted by class."""
     with tempfile.TemporaryDirectory(dir=path.parent) as work:
         write(decoded(shardctl, archive, folder, Path(work)), per_class, path)
 

@@ -7,7 +7,8 @@ from setting import QS
 from svg import COLOURS, Plot
 
 MIB = 1 << 20
-# (name, what of an epoch it is). Waiting for rows is for the exchange as far as nodes say that a loader waited for it.
+# (name, the part of an epoch). Waiting for rows is for the exchange where nodes say that a loader waited for
+# it.
 STACK = ["I/O", "EXCHANGE", "FW+BW", "GE+WU"]
 
 

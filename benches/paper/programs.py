@@ -1,4 +1,5 @@
-"""The programs of this repository as processes: shardctl, shardtrain, nodes of one machine. Knows nothing of what is measured."""
+"""The programs of this repository as processes: shardctl, shardtrain, nodes of one machine. Knows nothing of
+the measurements."""
 
 import json
 import os
@@ -12,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILT = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 ARCHIVE = Path(os.environ.get("SHARDD_SHARED", ROOT / "../shared")) / "data/cifar10-jpeg.tar.gz"
-# One thread: what is measured should not depend on how many others there are.
+# One thread: the figures should not depend on the number of other threads.
 ENVIRONMENT = {**os.environ, "RAYON_NUM_THREADS": "1"}
 
 

@@ -1,4 +1,5 @@
-"""What is trained: the cells of the experiment, and how each is asked of the programs. Knows no files and starts nothing.
+"""The training: the cells of the experiment, and how each is asked of the programs. Knows no files and starts
+nothing.
 
 A cell is one training: P partitions, Q, where samples begin, how those that leave are selected, V virtual ranks, a seed.
 """
@@ -8,9 +9,9 @@ from dataclasses import asdict, dataclass
 EPOCHS, WARM_UP, SEEDS = 10, 2, 5
 # By number of partitions: samples of each in a step, highest learning rate. Steps of 1,024 samples at P=64 and of 512 at 16.
 RATES = {16: (32, 0.2), 64: (16, 0.3), 1024: (4, 0.6)}
-GENTLER = 0.2  # than what is set for P=64
+GENTLER = 0.2  # than the setting for P=64
 MANY_RATES = (0.3, 0.0)  # for P=1024, where nothing is set; 0 is the above
-# Part of CIFAR-10, and how many of each class; what is trained on, by number of partitions.
+# Part of CIFAR-10, and how many of each class; the training set, by number of partitions.
 DATASETS = {"train": ("train", 1280), "train-all": ("train", 5000), "test": ("test", 1000)}
 TRAIN = {16: "train", 64: "train", 1024: "train-all"}
 QS = ["0", "0.01", "0.1", "0.3", "1", "1,0.01"]

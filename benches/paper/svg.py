@@ -1,4 +1,4 @@
-"""Plots as SVG, by hand: axes, points with error bars, stacked bars. Knows nothing of what it draws."""
+"""Plots as SVG, by hand: axes, points with error bars, stacked bars. Knows nothing of the data."""
 
 from html import escape
 

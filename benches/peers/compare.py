@@ -3,7 +3,7 @@
 A peer's seconds are those between its imports and its finished index (listing the files, starting and ending workers
 included), so that what Python takes to start is not held against it; shardctl's are those of the whole process. Every
 writer is given the same processors (the first `--cores` that this process may use), an empty directory on the same disk
-and files that have been read before. What is written is counted: a run that lost a sample is an error.
+and files that have been read before. Written bytes are counted: a run that lost a sample is an error.
 """
 
 import argparse

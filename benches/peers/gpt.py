@@ -7,8 +7,8 @@ Needs a Python that has torch (benches/peers/requirements.txt). The model and th
 client/python/tests/torch_gpt.py, which is tested to learn as `shardtrain --model gpt` does; as there, gradients are clipped and
 every step's loss is asked for. A step has --batch rows altogether, each rank an equal share of them, which goes through the model in
 --micro-batches passes. Prints one line of JSON: the median step of rank 0 and the fastest, tokens a second by the median, the
-processor time of a step (the mean; all ranks and threads together), and of each rank the most memory it ever had resident and what
-it had before there was a model (Python and PyTorch themselves).
+processor time of a step (the mean; all ranks and threads together), and of each rank the most memory it ever
+had resident and its memory before there was a model (Python and PyTorch themselves).
 """
 
 import argparse
@@ -52,7 +52,7 @@ def sharded(model, layers):
 
 
 def rank_of(options):
-    """Trains as one rank; what it found."""
+    """Trains as one rank; returns its figures."""
     import torch
     import torch.distributed as dist
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
-/// How often the process is looked at. What it used after the last look is not seen.
+/// How often the process is looked at. Its use after the last look is not seen.
 const LOOK: Duration = Duration::from_millis(2);
 /// Ticks in a second, which Linux shows to programs as a hundredth whatever its own clock is.
 const TICKS: f64 = 100.0;
@@ -24,11 +24,11 @@ pub struct Usage {
     pub cpu_seconds: f64,
     /// The most memory that was resident at any time, pages of mapped files among it: `VmHWM`.
     pub peak_bytes: u64,
-    /// The most that was resident and not of files, as far as it was seen.
+    /// The most that was resident and not of files, where it was seen.
     pub peak_anonymous_bytes: u64,
 }
 
-/// Runs the command to its end: what it used, and what it printed.
+/// Runs the command to its end: its use of resources, and its output.
 ///
 /// # Errors
 /// When it cannot be started, or fails; its standard error goes where this process's goes.

@@ -17,7 +17,7 @@ const ROUNDS: u32 = 100;
 /// How long a round takes, at least: shorter than a turn of the scheduler, so that some are not disturbed at all.
 const ROUND: Duration = Duration::from_millis(3);
 
-/// Seconds that one call of `work` takes at best. What it returns is used, so that it cannot be optimised away.
+/// Seconds that one call of `work` takes at best. Its result is used, so that it cannot be optimised away.
 pub fn seconds<T>(mut work: impl FnMut() -> T) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..ROUNDS {

@@ -24,12 +24,12 @@ pub struct LinkSpeed {
 }
 
 impl LinkSpeed {
-    /// So many Gbit/s, with the latency of a network within a room.
+    /// `gbit_per_s` Gbit/s, with the latency of a network within a room.
     pub fn gbit(gbit_per_s: f64) -> LinkSpeed {
         LinkSpeed { bytes_per_s: gbit_per_s * 1e9 / 8.0, latency: Duration::from_micros(50) }
     }
 
-    /// How long a transfer takes that sends and receives so many bytes.
+    /// How long a transfer takes that sends and receives these numbers of bytes.
     pub fn time(self, sent: usize, received: usize) -> Duration {
         self.latency + Duration::from_secs_f64(sent.max(received) as f64 / self.bytes_per_s)
     }

@@ -40,7 +40,7 @@ impl Stepper {
         Stepper { engine, usage, number: 0 }
     }
 
-    /// Takes so many steps one after the other, to the end of what they have others do: figures of one.
+    /// Takes `count` steps one after the other, to the end of their background work: figures of one.
     ///
     /// # Errors
     /// When another rank is gone.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use shardd_trainer::engine::EngineError;
 
-/// What a step came to.
+/// The figures of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StepFigures {
     /// Until the slowest rank was done.
@@ -18,10 +18,11 @@ pub struct StepFigures {
     pub sent: f64,
 }
 
-/// One way to do a step: on one rank, what it came to but for its seconds.
+/// One way to do a step: on one rank, its figures without its seconds.
 pub type Way<'a> = Box<dyn FnMut() -> Result<StepFigures, EngineError> + 'a>;
 
-/// Takes so many steps in each way, in turns with the other ranks and after two that do not count; by way, then by round.
+/// Takes a number of steps in each way, in turns with the other ranks and after two that do not count; by
+/// way, then by round.
 ///
 /// # Panics
 /// If another rank is gone.
@@ -32,7 +33,7 @@ pub fn in_turns(all: &Barrier, rounds: usize, ways: &mut [Way<'_>]) -> Vec<Vec<S
         for (way, figures) in ways.iter_mut().zip(&mut figures) {
             all.wait();
             let began = Instant::now();
-            let step = way().expect("all ranks go on");
+            let step = way().expect("all ranks continue");
             let seconds = began.elapsed().as_secs_f64();
             if round >= UNCOUNTED {
                 figures.push(StepFigures { seconds, ..step });

@@ -110,7 +110,7 @@ def tree(leaves):
 
 
 def plain(table):
-    """The fields and columns of a table; the extension type of a tensor is read as what it is stored as."""
+    """The fields and columns of a table; the extension type of a tensor is read as its storage type."""
     columns = [column.combine_chunks() for column in table.columns]
     columns = [getattr(column, "storage", column).to_pylist() for column in columns]
     fields = [field.with_type(getattr(field.type, "storage_type", field.type)) for field in table.schema]

@@ -1,4 +1,5 @@
-"""Makes the MosaicML shards beside it: pip install mosaicml-streaming==0.13.0; python make_mds.py. The tests know what is in them."""
+"""Makes the MosaicML shards beside it: pip install mosaicml-streaming==0.13.0; python make_mds.py. The tests
+know their contents."""
 
 import io
 import pathlib

@@ -1,4 +1,4 @@
-"""Reads shards and manifests with pyarrow, DuckDB and polars, and compares every value with what was put in.
+"""Reads shards and manifests with pyarrow, DuckDB and polars, and compares every value with the input.
 
   compat.py shard FILE        the rows of tests/tests/stories/compat.rs, in one shard
   compat.py manifest FOLDER   manifest.arrow, and the shards that it lists: 0.arrow, 1.arrow, ...

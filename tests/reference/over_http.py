@@ -2,7 +2,7 @@
 
     over_http.py SERVER DATASET PLAN
 
-Prints what it found as one line of JSON.
+Prints its findings as one line of JSON.
 """
 
 import json

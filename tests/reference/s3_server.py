@@ -3,10 +3,10 @@
 
     s3_server.py FOLDER [--tls CERT KEY] [--open] [--at KEY NUMBER kill|change]
 
-Serves the files in FOLDER as bucket `data`, and an empty bucket `closed` that nobody may read. Prints one line of JSON
-(endpoint, key, secret), then serves until its standard input ends. GET /-/gets lists the objects that were asked for.
---open asks for no credentials; --at kills the server (SIGKILL), or puts other bytes of the same length in the object's
-place, when KEY is asked for the NUMBERth time.
+Serves the files in FOLDER as bucket `data`, and an empty bucket `closed` that no client may read. Prints one
+line of JSON (endpoint, key, secret), then serves until its standard input ends. GET /-/gets lists the objects
+that were asked for. --open asks for no credentials; --at kills the server (SIGKILL), or puts other bytes of
+the same length in the object's place, when KEY is asked for the NUMBERth time.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class OneAtATime:
     def __call__(self, environ, start_response):
         if "HTTP_IF_MATCH" not in environ and "HTTP_IF_NONE_MATCH" not in environ:
             return self.application(environ, start_response)
-        # Before the lock is taken, so that a client that sends slowly holds nobody up.
+        # Before the lock is taken, so that a client that sends slowly holds up no other.
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         environ["wsgi.input"] = io.BytesIO(body)
         with self.lock:
@@ -53,7 +53,7 @@ class OneAtATime:
 
 
 class Watched:
-    """Notes which objects are asked for, and does what is to be done at one of them."""
+    """Notes the requested objects, and carries out the fault set for one of them."""
 
     def __init__(self, application, at):
         self.application = application

@@ -1,8 +1,8 @@
 """Makes a file of every kind that is ingested, with the programs that people use, and compares what became of it.
 
   sources.py write FOLDER
-      makes the files of each case in FOLDER/CASE; prints a line of JSON for each: what it is, what to ingest, with
-      which options, and how many bytes that is
+      makes the files of each case in FOLDER/CASE; prints a line of JSON for each: its kind, the paths to
+      ingest, the options, and the number of bytes
   sources.py check FOLDER STORE VERSIONS
       compares the files with the shards of VERSIONS, which is JSON: {CASE: VERSION, ...}; prints a line of JSON for
       each case: its rows as made and as found, how many columns it has, and of which types

@@ -4,7 +4,7 @@
 pub struct Block {
     /// The first word after `sh`: whose it is.
     pub label: String,
-    /// Whether it is for another terminal, and goes on.
+    /// Whether it is for another terminal, and keeps running.
     pub is_background: bool,
     /// The commands.
     pub text: String,

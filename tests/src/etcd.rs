@@ -243,7 +243,7 @@ fn log(root: &Path, name: &str) -> File {
     File::options().create(true).append(true).open(path).expect("a log file can be made")
 }
 
-/// Two addresses that nobody else has: all of 127.0.0.0/8 is this machine, so each process has an address of its own, and
+/// Two free addresses: all of 127.0.0.0/8 is this machine, so each process has an address of its own, and
 /// on it takes ports in turn, below those that the kernel gives out.
 fn addresses() -> [String; 2] {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);

@@ -15,14 +15,14 @@ pub enum Fault {
     Unavailable,
     /// 429 Too Many Requests; the server is not asked.
     TooMany,
-    /// The server does what it is asked, and the connection is closed without an answer.
+    /// The server carries out the request, and the connection is closed without an answer.
     NoAnswer,
     /// The connection is closed in the middle of the body.
     Truncated,
     /// The answer begins late.
     Late,
-    /// A bit of the body is flipped, if it is part of an Arrow file: once for each file, as what is wrong on the way is right the
-    /// next time.
+    /// A bit of the body is flipped, if it is part of an Arrow file: once for each file, as a fault on the
+    /// way is over the next time.
     WrongBytes,
 }
 

@@ -82,7 +82,7 @@ pub fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).expect("output is text")
 }
 
-/// Runs what has to end by itself, and is killed if it does not.
+/// Runs a command that has to end by itself, and kills it if it does not.
 ///
 /// # Panics
 /// When it does not.
@@ -169,7 +169,7 @@ impl Node {
         self.child = Some(child);
     }
 
-    /// From its next start it is not told any more where the metadata is.
+    /// From its next start it does not know any more where the metadata is.
     pub fn forget_metastore(&mut self) {
         self.variables.retain(|(name, _)| name != "SHARDD_METASTORE");
     }
@@ -462,8 +462,8 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Looks twenty times a second until something is there. `standstill` is told for how long `progress` has not changed: let it
-/// panic when that is too long.
+/// Looks twenty times a second until something is there. `standstill` gets the time for which `progress` has
+/// not changed: let it panic when that is too long.
 pub fn look_until<T, P: PartialEq>(
     mut look: impl FnMut() -> Option<T>,
     mut progress: impl FnMut() -> P,
@@ -509,7 +509,7 @@ impl Drop for Repeated {
     fn drop(&mut self) {
         self.stop.store(true, std::sync::atomic::Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // What it did wrong was said by its panic.
+            // Its panic has reported its fault.
             let _ = thread.join();
         }
     }
@@ -521,7 +521,7 @@ pub fn hex128(value: &Value) -> u128 {
     u128::from_str_radix(text, 16).unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
-/// The last lines of what a failing command said.
+/// The last lines of a failing command's output.
 pub fn error_line(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }

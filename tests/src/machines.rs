@@ -15,7 +15,7 @@ use crate::binary;
 /// Ends each block's output.
 const MARK: &str = "@@ ended with ";
 
-/// What says nothing for so long hangs.
+/// A process that is silent for this time hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A switch, and what hangs on it: `10.77.0.9` is the switch itself.
@@ -115,7 +115,7 @@ impl Lan {
         self.others.push(netns.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
     }
 
-    /// Lets a machine hear nobody for some time, and then for some more nobody hear it either.
+    /// Cuts a machine off from others for some time, and then for some more others from it, too.
     pub fn cut_off(&mut self, machine: &str, deaf: Duration, both: Duration) {
         let machine = self.machine(machine);
         let chain = |name: &str, hook: &str| {
@@ -156,7 +156,7 @@ impl Asking {
 }
 
 impl Machine {
-    /// Runs commands to their end, and returns what they said, on either output.
+    /// Runs commands to their end, and returns their output, of both streams.
     ///
     /// # Panics
     /// When they fail.
@@ -166,7 +166,7 @@ impl Machine {
         said
     }
 
-    /// The same, whatever becomes of them: their exit code, and what they said.
+    /// The same, after success or failure: their exit code, and their output.
     pub fn attempt(&mut self, commands: &str) -> (i32, String) {
         self.say(&format!("( set -e\n{commands}\n) 2>&1; code=$?; echo; echo '{MARK}'$code"));
         let mut said = String::new();
@@ -198,7 +198,7 @@ impl Drop for Lan {
             for machine in &self.machines {
                 let log =
                     std::fs::read_to_string(self.srv(&machine.name).join("terminal")).unwrap_or_default();
-                eprintln!("--- what the node on {} said\n{log}", machine.name);
+                eprintln!("--- the output of the node on {}\n{log}", machine.name);
             }
         }
         for space in &self.spaces {

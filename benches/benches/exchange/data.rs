@@ -23,7 +23,7 @@ pub(crate) struct Set {
     pub(crate) grain_bytes: usize,
     /// Grains that go each way in a chunk...
     pub(crate) chunk_grains: u64,
-    /// ...of so many.
+    /// ...of this number.
     pub(crate) chunks: u32,
 }
 
@@ -70,7 +70,7 @@ impl Set {
         Ok(set)
     }
 
-    /// What was made in `home`.
+    /// The data made in `home`.
     pub(crate) fn read(home: &Path) -> Result<Set> {
         Ok(serde_json::from_slice(&std::fs::read(home.join("set"))?)?)
     }

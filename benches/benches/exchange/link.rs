@@ -76,7 +76,7 @@ pub(crate) async fn measure(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-/// How the exchange goes on, and how long steps took beside it.
+/// A pace of the exchange, and the time of steps beside it.
 struct Mode {
     name: &'static str,
     settings: ExchangeSettings,
@@ -156,7 +156,7 @@ struct Link {
     _relays: JoinSet<()>,
 }
 
-/// A way in: datagrams, as far as there are permits for their bytes.
+/// A way in: datagrams, while there are permits for their bytes.
 #[derive(Clone)]
 struct Wire {
     put: mpsc::Sender<Datagram>,
@@ -182,13 +182,14 @@ impl Link {
     }
 }
 
-/// One way: what is put in comes out at the link's speed. What does not fit into the queue is lost.
+/// One way: datagrams leave at the link's speed. Those that do not fit into the queue are lost.
 fn wire(relays: &mut JoinSet<()>) -> Wire {
     let (put, mut take) = mpsc::channel::<Datagram>(QUEUE / SMALL);
     relays.spawn(async move {
         let mut free = Instant::now();
         while let Some(datagram) = take.recv().await {
-            // Whoever is woken late makes up for it: on a busy machine the link would be slower than it says.
+            // A task that is woken late makes up for it: on a busy machine the link would be slower than it
+            // says.
             let now = Instant::now();
             free = free.max(now.checked_sub(LATE).unwrap_or(now));
             free += Duration::from_secs_f64(datagram.bytes.len() as f64 / LINK);

@@ -30,7 +30,7 @@ struct Options {
     #[arg(long, default_value_t = 3)]
     rounds: usize,
 
-    /// Only samples of so many bytes
+    /// Only samples of this number of bytes
     #[arg(long)]
     only: Option<usize>,
 
@@ -187,7 +187,7 @@ impl Process {
     }
 }
 
-/// What the process is told next.
+/// The next command to the process.
 fn told() -> Result<String> {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;

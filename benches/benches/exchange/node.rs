@@ -126,7 +126,7 @@ impl Node {
         table.grains_of(&self.plan, self.hosted).map(key).collect()
     }
 
-    /// What was counted of the exchange after epoch 0.
+    /// The counts of the exchange after epoch 0.
     pub(crate) fn exchanged(&self) -> EpochExchange {
         let exchange = self.engine.status().counters.exchange;
         exchange.iter().find(|count| count.epoch == 0).map(|count| count.counts).unwrap_or_default()

@@ -68,7 +68,7 @@ def main():
         found = {name: [] for name in sides}
         environment = os.environ | {"RAYON_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         for turn in range(args.rounds):
-            # Forwards and backwards, so that nobody always follows the same one.
+            # Forwards and backwards, so that no side always follows the same one.
             for name in list(sides) if turn % 2 == 0 else reversed(sides):
                 told = subprocess.run(sides[name], env=environment, check=True, capture_output=True, text=True)
                 found[name].append(json.loads(told.stdout))

@@ -1,12 +1,13 @@
 """child.py prepare|measure PLACE: one system in a process of its own, on behalf of measure.py and cold.py.
 
 PLACE is JSON: system, kind, rows, folders, setting, and the bucket if there is one. `prepare` writes the system's format.
-`measure` imports, says so, and then does what it is asked for, a line of JSON each, on the pipe whose number is in PLACE:
+`measure` imports, says so, and then carries out requests, a line of JSON each, on the pipe whose number is in
+PLACE:
 
     ["attempt", T, S]    does "epochs" with the setting T, or where an epoch takes long reads a part of one
     ["first", S]         opens the loader and reads an epoch: to the first batch, and to its end or S seconds on
     ["epochs", S]        reads whole epochs for at least S seconds
-    ["check", N]         reads N epochs, looks at what is in them and at the memory; not timed
+    ["check", N]         reads N epochs, looks at their contents and at the memory; not timed
     ["half", FILE]       reads half an epoch and keeps the state in FILE
     ["resume", FILE]     opens the loader with that state and reads to the end of the epoch
     ["close"]            lets go of the loader and of its files
@@ -39,7 +40,8 @@ ATTEMPT = 2
 
 @dataclass(frozen=True)
 class Place:
-    """Where a system finds its data: what it wrote in `folder`, or the same in a bucket, and what it may keep in `cache`."""
+    """Where a system finds its data: its files in `folder`, or the same in a bucket, and its cache in
+    `cache`."""
 
     kind: object
     source: Path
@@ -161,7 +163,7 @@ class Child:
 
 
 def status():
-    """Of this process, in MB: the most that was resident, and what is now that no file stands behind."""
+    """Of this process, in MB: the peak of resident memory, and the present part without a file behind it."""
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     megabytes = {name: int(lines[name].split()[0]) / 1e3 for name in ("VmHWM", "RssAnon", "RssShmem")}
     return {"peak": megabytes["VmHWM"], "own": megabytes["RssAnon"] + megabytes["RssShmem"]}

@@ -1,11 +1,11 @@
 """Epochs that memory cannot hold: a control group with a quarter of the data as its limit, and nothing in the page cache.
 
-A turn is a process of its own, which imports what it needs and then moves into the group, so that the limit is for what its
-loader allocates and for the pages that it reads. Before it the files are dropped from the page cache (and looked at: a
-turn on files that are still there is an error); it opens them and reads one shuffled epoch, or what of it is read in
-`--longest` seconds. Beside them runs a sequential read of the same rows, in the same group. Turns go through all systems,
-every other round backwards. Where no control group can be made it says why, and the page cache is dropped before each turn
-but not limited.
+A turn is a process of its own, which imports its packages and then moves into the group, so that the limit is
+for what its loader allocates and for the pages that it reads. Before it the files are dropped from the page
+cache (and looked at: a turn on files that are still there is an error); it opens them and reads one shuffled
+epoch, or what of it is read in `--longest` seconds. Beside them runs a sequential read of the same rows, in
+the same group. Turns go through all systems, every other round backwards. Where no control group can be made
+it says why, and the page cache is dropped before each turn but not limited.
 """
 
 import argparse
@@ -124,8 +124,8 @@ def report(kind, rates, failed, told):
 
 @contextlib.contextmanager
 def group(limit_bytes):
-    """A control group below ours with that limit of memory: the file of its processes, and what it is. None where there can
-    be none, and why."""
+    """A control group below ours with that limit of memory: the file of its processes, and its kind. None
+    where there can be none, and why."""
     reasons = []
     for below, limit in places():
         folder = below / f"loaders-{os.getpid()}"

@@ -56,7 +56,7 @@ def measured(folder, size, batch, arguments):
     ours = shardd._native.Samples([(dataset._store, dataset.version)], cache_dir=str(folder / "cache"))
     mapped = np.load(folder / "rows.npy", mmap_mode="r")
     out = np.zeros((batch, size), np.uint8)
-    for start in range(0, count, batch):  # what was read once lies in memory, and is known to
+    for start in range(0, count, batch):  # rows read once lie in memory, and are known to
         numbers = np.arange(start, min(count, start + batch))
         np.take(mapped, numbers, axis=0, out=out[: len(numbers)], mode="clip")
         column = ours.take(numbers.tolist())[0]

@@ -72,7 +72,7 @@ class Source:
         return self.x[number]
 
     def pieces(self, target_bytes=64 << 20):
-        """The rows in slices of about so many bytes."""
+        """The rows in slices of about this number of bytes."""
         step = max(1, target_bytes // self.kind.row_bytes)
         for start in range(0, len(self), step):
             yield slice(start, min(start + step, len(self)))

@@ -3,9 +3,9 @@
 Each system writes the rows of a kind in its own format (not timed), is tried with each of its settings (numbers of worker
 processes) and then runs with the fastest in a process of its own. Rounds go through all systems, every other one backwards;
 those that are not at their turn are stopped. A turn is whole epochs, for at least `--turn` seconds. Before the rounds a system
-is timed from opening to the first batch and through the first epoch (from a bucket: with an empty cache), after them what
-it delivers is checked row by row, and it resumes, in a fresh process, from a state taken in the middle of an epoch.
-Prints a table per kind; `--json` keeps every single figure.
+is timed from opening to the first batch and through the first epoch (from a bucket: with an empty cache),
+after them its batches are checked row by row, and it resumes, in a fresh process, from a state taken in the
+middle of an epoch. Prints a table per kind; `--json` keeps every single figure.
 """
 
 import argparse
@@ -68,7 +68,7 @@ def parse():
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--work", type=Path, required=True, help="where sources and formats are written; up to 8 GB for C")
     parser.add_argument("--keep", action="store_true", help="keep the formats for the next time")
-    parser.add_argument("--calibrate", action="store_true", help="choose settings anew")
+    parser.add_argument("--calibrate", action="store_true", help="choose settings again")
     parser.add_argument("--data", type=Path, help="cifar10-jpeg.tar.gz, for kind B")
     parser.add_argument("--json", type=Path, help="write every figure to this file, a line of JSON each")
     arguments = parser.parse_args()
@@ -191,7 +191,7 @@ class Session:
 
     @contextlib.contextmanager
     def trying(self, name, runners=None):
-        """What a system cannot do is said and noted, and the others go on."""
+        """A failure of a system is printed and noted, and the others continue."""
         began = time.perf_counter()
         try:
             yield

@@ -15,7 +15,7 @@ LIMIT = 240  # seconds that anything a child is asked for may take
 
 
 class Failed(Exception):
-    """A system cannot do what it was asked for; the message says why."""
+    """A system cannot carry out a request; the message has the reason."""
 
 
 class Folders:
@@ -82,7 +82,7 @@ class Runner:
         return value
 
     def pause(self):
-        """So that what it may still do ahead is not done at another's expense."""
+        """So that its further read-ahead is not done at another's expense."""
         self.signal(signal.SIGSTOP)
 
     def signal(self, number):

@@ -18,7 +18,7 @@ LIMITS = ("from_numpy", "take", "take_clip")
 
 
 class Figures:
-    """What was noted of one kind, by system."""
+    """The notes on one kind, by system."""
 
     def __init__(self, letter, lines):
         self.lines = [line for line in lines if line.get("kind") == letter]
@@ -82,7 +82,7 @@ def title(name, first):
 
 
 def criteria(lines):
-    """Ours beside what was wanted of it; a line that says so where ours was not measured."""
+    """Ours beside its goal; a line that says so where ours was not measured."""
     printed = ["\n**What is wanted**\n"]
     for letter, of_what, wanted, names in WANTED:
         figures = Figures(letter, lines)

@@ -24,7 +24,7 @@ use super::object::Object;
 use super::pattern::{Fit, Pattern};
 use super::*;
 
-/// A store that notes what is asked of it, and whether by who waits for it.
+/// A store that notes requests, and whether the caller waits for them.
 #[derive(Debug, Default)]
 struct Noted {
     store: InMemory,
@@ -173,7 +173,7 @@ proptest! {
         for (a, name) in here.iter().zip(&names) {
             for (b, other) in here.iter().zip(&names) {
                 prop_assert_eq!(a == b, name == other);
-                // What is below one is below the other by name as it is by place.
+                // A file below one is below the other by name as it is by place.
                 prop_assert_eq!(b.0.starts_with(&a.0), other.starts_with(name.as_str()));
             }
         }

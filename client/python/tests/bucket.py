@@ -19,7 +19,7 @@ class Bucket:
         self._gives_parts = False
         # For how many seconds every answer is kept back.
         self.lateness = 0.0
-        # Somebody waits for an answer that is kept back.
+        # A client waits for an answer that is kept back.
         self.is_waited_for = threading.Event()
         self.reads: dict[str, int] = {}
         # Bytes of each object that were given.
@@ -37,8 +37,8 @@ class Bucket:
     url = "s3://data/digits"
 
     def pause(self, *parts: str, gives_parts: bool = False) -> None:
-        """Takes what is asked, and does not answer what has all of `parts` in its name; but who asks for some bytes of it is given
-        them if `gives_parts`."""
+        """Takes requests, and does not answer those with all of `parts` in the name; but who asks for some
+        bytes of it is given them if `gives_parts`."""
         self._kept_back, self._gives_parts = parts, gives_parts
         self.is_waited_for.clear()
         self._answers.clear()
@@ -64,7 +64,7 @@ class Bucket:
 class _Handler(BaseHTTPRequestHandler):
     bucket: Bucket
     protocol_version = "HTTP/1.1"
-    # What is small is not waited with.
+    # Small answers are sent without delay.
     disable_nagle_algorithm = True
 
     def _answer(self, status: int, body: bytes = b"", **headers: str) -> None:
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
             try:
                 self.wfile.write(body)
             except OSError:
-                self.close_connection = True  # whoever asked is dead
+                self.close_connection = True  # the client is dead
 
     def _key(self) -> str:
         return unquote(urlsplit(self.path).path).removeprefix("/data").removeprefix("/")

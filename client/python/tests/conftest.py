@@ -26,7 +26,7 @@ def _cache(tmp_path_factory):
 
 @pytest.fixture(scope="session", autouse=True)
 def _interrupts():
-    """A shell has what it runs in the background ignore SIGINT, and their children inherit that."""
+    """A shell makes its background processes ignore SIGINT, and their children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

@@ -43,7 +43,7 @@ def own_threads() -> set[str]:
 
 
 def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
-    """Runs a command to its end, and shows what it said if it failed."""
+    """Runs a command to its end, and shows its output if it failed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})
     if check and done.returncode != 0:
         raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")

@@ -18,8 +18,8 @@ CUDA = torch.cuda.is_available()
 
 
 class Watched:
-    """Stands in for pinned memory: plain memory of PyTorch's, of which it is known when nobody has it any more; then it is
-    written over."""
+    """Stands in for pinned memory: plain memory of PyTorch's, of which it is known when it has no user any
+    more; then it is written over."""
 
     def __init__(self) -> None:
         self.allocated = self.returned = 0
@@ -152,7 +152,7 @@ def test_without_an_accelerator_a_loader_says_that_it_does_not_pin_and_goes_on(s
     assert sorted(first) == EVERY
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert sorted(ids(own)) == EVERY, "it is said once"
+        assert sorted(ids(own)) == EVERY, "it is reported once"
 
 
 def test_only_tensors_of_pytorch_are_pinned(store):
@@ -162,7 +162,7 @@ def test_only_tensors_of_pytorch_are_pinned(store):
 
 # --- to a device ------------------------------------------------------------------------------------------------------------
 
-# A device without memory: what is on its way to it is real, what arrives has a shape only.
+# A device without memory: batches on the way to it are real, arriving ones have a shape only.
 META = "meta"
 
 

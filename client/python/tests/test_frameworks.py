@@ -1,4 +1,5 @@
-"""Accelerate, the Trainer of transformers, Lightning and DeepSpeed: what they leave alone, and what is refused."""
+"""Accelerate, the Trainer of transformers, Lightning and DeepSpeed: the cases they leave alone, and those
+that are refused."""
 
 import json
 import types
@@ -224,7 +225,8 @@ def test_lightning_goes_on_from_a_checkpoint_with_exactly_what_is_left(store, tm
 
 
 def test_lightning_goes_on_after_max_steps_if_the_callback_keeps_the_state(store, tmp_path):
-    """Lightning takes the epoch that was cut short for a complete one: what is left of it is all that its next one has."""
+    """Lightning takes the epoch that was cut short for a complete one: the rest of it is all of its next
+    one."""
     before, _, trainer = fit(store, tmp_path, keeps_state=True, max_steps=10, max_epochs=-1)
     trainer.save_checkpoint(tmp_path / "cut.ckpt")
     after, _, _ = fit(store, tmp_path, tmp_path / "cut.ckpt", keeps_state=True)

@@ -1,4 +1,4 @@
-"""Batches are not copied on their way, and nobody writes over what somebody still looks at."""
+"""Batches are not copied on their way, and none is overwritten while a reader has it."""
 
 import gc
 import random

@@ -77,7 +77,7 @@ def test_nodes_say_what_they_have_exchanged(servers):
     assert epochs == [list(range(COUNT))] * 3
     told = loaders[0].exchange_stats()
     deadline = time.monotonic() + 60
-    # What was sent last may not be acknowledged yet.
+    # The grains sent last may not be acknowledged yet.
     while not any(moved["grains"] for moved in told["epochs"]) and time.monotonic() < deadline:
         time.sleep(0.1)
         told = loaders[0].exchange_stats()

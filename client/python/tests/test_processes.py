@@ -72,7 +72,7 @@ state = loader.state_dict()
 child = os.fork()
 def rest(): return [number for batch in batches for number in batch["id"].tolist()]
 if child == 0:
-    # The very loader goes on in the child, with threads of its own; and a new one can be had.
+    # The very loader continues in the child, with threads of its own; and a new one can be had.
     assert sorted(sum(first, []) + rest()) == list(range(1003))
     assert sum(len(batch["id"]) for batch in shardd.DataLoader(dataset, batch_size=100)) == 1003
     sys.exit(0)

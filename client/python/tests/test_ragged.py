@@ -146,7 +146,7 @@ def test_a_short_last_step_has_a_stand_in(store):
 
 
 class Lengths(torch.nn.Module):
-    """Notes what it is given."""
+    """Notes its arguments."""
 
     def __init__(self) -> None:
         super().__init__()

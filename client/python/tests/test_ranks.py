@@ -1,4 +1,4 @@
-"""Which part of the data a rank reads: one decision, whoever asks."""
+"""Which part of the data a rank reads: one decision for all callers."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Going on where it ended: exactly, and with any number of ranks."""
+"""Resuming where it ended: exactly, and with any number of ranks."""
 
 import itertools
 import json
@@ -112,7 +112,8 @@ def test_asking_a_loader_for_its_length_first_does_not_change_how_it_goes_on(sto
 
 
 def part(store: str, world: int, virtual_ranks: int, state, steps: int | None):
-    """What ranks of a world of that size read from a state on, in so many steps or to the end of the epoch; and the state then."""
+    """The samples that ranks of a world of that size read from a state on, in `steps` steps or to the end of
+    the epoch; and the state then."""
     read, states = [], []
     for rank in range(world):
         own = loader(store, rank, world, batch_size=3, virtual_ranks=virtual_ranks)

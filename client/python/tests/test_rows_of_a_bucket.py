@@ -1,4 +1,4 @@
-"""Shards that are large, in a bucket: nobody waits for all of one who wants a row of it."""
+"""Shards that are large, in a bucket: a reader of a row does not wait for the whole shard."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Processes of a machine share a directory of shards: what is fetched once, what a death leaves, and how much there ever is."""
+"""Processes of a machine share a directory of shards: single fetches, the remains of a death, and the
+limit."""
 
 import fcntl
 import multiprocessing
@@ -33,8 +34,8 @@ def reads_of(bucket) -> dict[str, int]:
 
 
 def read(environment: dict, url: str, local: str, rank: int, limit: str | None, into) -> None:
-    """A process: tells its first batch, and at the end all numbers. Is there until it is killed: who ends gives up what it was
-    reading ahead, and a shard that it was fetching is fetched by somebody else."""
+    """A process: tells its first batch, and at the end all numbers. Is there until it is killed: an ending
+    process gives up its read-ahead, and another one fetches its unfinished shard."""
     os.environ.update(environment)
     numbers = []
     loader = own(url, local, rank, cache_limit=limit)
@@ -78,7 +79,7 @@ def watched(local: Path):
     stop = threading.Event()
 
     def watch() -> None:
-        # Whoever changes what is there has this lock: what is counted under it was there at one time.
+        # A process that changes the files has this lock: files counted under it were there at one time.
         with open(local / "lock", "a") as lock:
             while not stop.wait(0.001):
                 fcntl.flock(lock, fcntl.LOCK_SH)
@@ -159,7 +160,7 @@ def test_what_is_left_of_an_earlier_run_is_used_and_what_is_damaged_is_fetched_a
     assert sorted(ids(own(bucket.url, tmp_path, 0, 1))) == EVERY
     before = reads_of(bucket)
     whole = sorted((tmp_path / "shards").iterdir())
-    # A file that was cut, one that was fetched half, and what nobody knows.
+    # A file that was cut, one that was fetched half, and an unknown one.
     with open(whole[0], "r+b") as file:
         file.truncate(100)
     (tmp_path / "shards" / f"{whole[1].name}.part").write_bytes(b"half")

@@ -41,7 +41,7 @@ def test_a_loader_of_a_bucket_that_answers_late_waits_for_the_network(bucket, tm
     stats = own.stats()
     assert stats["waits_for"] == "network" and "cache_limit" in stats["advice"]
     assert stats["network_s"] >= 0.1 and stats["waited_s"] >= 0.1
-    # What is there now is not waited for again.
+    # Present batches are not waited for again.
     own.close()
     list(own)
     assert own.stats(since=stats)["network_s"] < stats["network_s"] and own.stats()["samples"] >= 2 * SAMPLES
@@ -87,7 +87,8 @@ def test_times_are_kept_when_threads_end_and_counted_apart_since_then(store):
     assert own.stats(since=own.stats())["waits_for"] == "nothing"
 
 
-# --- what is exchanged --------------------------------------------------------------------------------------------------------
+# --- the exchange
+# --------------------------------------------------------------------------------------------------------
 
 
 def test_without_nodes_the_plan_says_what_moves_and_it_is_what_partitions_read(store):

@@ -202,7 +202,7 @@ def test_a_gpt_learns_as_it_does_in_pytorch(given, tmp_path, world, zero):
     ids=str,
 )
 def test_twenty_losses_tell_any_other_training_apart(given, otherwise):
-    """So what is within the tolerance above is the same training."""
+    """So a run within the tolerance above is the same training."""
     found = largest_difference(by_pytorch(given).losses, by_pytorch(given, **otherwise).losses)
     print(f"{otherwise}: losses differ by {found:.1e}")
     assert found > LOSSES_WITHIN

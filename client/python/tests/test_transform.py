@@ -62,7 +62,7 @@ def in_processes(store, transform=None, count=2, **how):
 
 
 def end_within(began: float, seconds: float = 20) -> None:
-    """Nobody waited for what takes a minute."""
+    """No test waited for a task of a minute."""
     assert time.monotonic() - began < seconds
 
 
@@ -109,7 +109,7 @@ def test_a_state_counts_what_was_handed_out_and_not_what_is_being_transformed(st
     restored = in_processes(store, double)
     restored.load_state_dict(state)
     assert [2 * number for number in EVERY] == sorted(torch.cat(read).tolist() + ids(restored))
-    # And a loader that was closed goes on, as without processes.
+    # And a loader that was closed continues, as without processes.
     own.close()
     assert sorted(torch.cat(read).tolist() + ids(batches)) == [2 * number for number in EVERY]
     own.close()

@@ -26,7 +26,7 @@ class Attention(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each of what is normalised, each added to its input."""
+    """Attention and a perceptron, each of normalised values, each added to its input."""
 
     def __init__(self, heads: int, width: int) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Gpt(nn.Module):
 
 
 def mean_loss(model: nn.Module, sequences: torch.Tensor) -> torch.Tensor:
-    """Over all tokens but the first of each row, each to be told from those before it."""
+    """Over all tokens but the first of each row, each to be predicted from those before it."""
     logits = model(sequences[:, :-1])
     return functional.cross_entropy(logits.flatten(0, 1), sequences[:, 1:].flatten())
 

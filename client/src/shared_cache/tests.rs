@@ -50,7 +50,7 @@ proptest! {
             } else {
                 let others: u64 = held.iter().flatten().map(|(id, path)| (*id, path)).collect::<std::collections::BTreeMap<_, _>>()
                     .values().map(|path| fs::metadata(path).expect("held").len()).sum();
-                prop_assert!(others + wanted.1.len() as u64 > 3000, "there was room beside what is held");
+                prop_assert!(others + wanted.1.len() as u64 > 3000, "there was room beside the held shards");
             }
             if lets_go {
                 for (id, _) in held[who].drain(..) {

@@ -109,7 +109,7 @@ impl Server {
         format!("http://{}/v1/{path}", self.address)
     }
 
-    /// What it has counted, as text.
+    /// Its counts, as text.
     fn metrics(&self) -> String {
         let reply = agent().get(format!("http://{}/metrics", self.address)).call().expect("an answer");
         String::from_utf8(bytes(reply)).expect("text")
@@ -220,7 +220,7 @@ fn what_is_named_by_its_digest_is_served_whole_in_parts_and_under_conditions() {
     }
 }
 
-/// A manifest that is long for what was skipped.
+/// A manifest that is long because of its skipped inputs.
 fn long_manifest() -> Manifest {
     let entry = shard(0).entry;
     let skipped = vec![Skipped { name: "a.png".to_owned(), reason: "no image, ".repeat(30_000) }];

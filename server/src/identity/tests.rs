@@ -12,7 +12,7 @@ fn name(text: &str) -> NodeId {
     text.parse().expect("a good name")
 }
 
-/// A first node, as far as joining goes: says what its authority is, and answers one request with what `reply` makes of it.
+/// A first node that only lets others join: names its authority, and answers one request with `reply`.
 fn first_node(
     authority: String,
     reply: impl FnOnce(JoinRequest) -> (u16, serde_json::Value) + Send + 'static,

@@ -15,10 +15,10 @@ use crate::identity::Revoked;
 use crate::identity::testing::cluster;
 
 const LOOPBACK: &str = "127.0.0.1:0";
-/// What has not happened by then hangs.
+/// The limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Keeps what it receives and gives it out again; refuses runs called "no".
+/// Keeps received grains and gives them out again; refuses runs called "no".
 #[derive(Default)]
 struct Shelf(Mutex<BTreeMap<GrainKey, Bytes>>);
 
@@ -124,7 +124,7 @@ async fn grains_travel_both_ways_at_once_and_arrive_as_they_were() {
         (0..1024).map(|i| (key(i + salt), Bytes::from(vec![(i + salt) as u8; 64 << 10]))).collect()
     };
     let both = async { tokio::join!(send(&a, "b", grains(0)), send(&b, "a", grains(5000))) };
-    let (there, back) = timeout(PATIENCE, both).await.expect("64 MiB do not take so long");
+    let (there, back) = timeout(PATIENCE, both).await.expect("64 MiB take less time");
     assert_eq!(there.unwrap(), Ack { stored: 1024, refused: 0 });
     assert_eq!(back.unwrap(), Ack { stored: 1024, refused: 0 });
     assert_eq!(lock(&b.shelf.0).iter().map(|(k, v)| (*k, v.clone())).collect::<Vec<_>>(), grains(0));
@@ -166,7 +166,7 @@ async fn who_is_not_of_the_cluster_or_not_who_was_meant_is_refused() {
     assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     // The certificate there is good, but it names b.
     a.transport.learn(&name("c"), b.transport.address());
-    let error = a.transport.fetch(&name("c"), asks(vec![key(0)])).await.expect_err("somebody else");
+    let error = a.transport.fetch(&name("c"), asks(vec![key(0)])).await.expect_err("another node");
     assert!(matches!(error, PeerError::Unreachable { .. }), "{error}");
     // The other way round: a client that trusts b, but whose own certificate is of another cluster.
     let mut endpoint = quinn::Endpoint::client(LOOPBACK.parse().unwrap()).unwrap();
@@ -262,7 +262,7 @@ impl Pace for Freely {
     async fn pass(&self, _: u64) {}
 }
 
-/// What the exchange sends stands back while somebody waits for an answer, but does not stand still.
+/// The exchange stands back while a peer waits for an answer, but does not stand still.
 #[tokio::test]
 async fn the_exchange_lets_answers_pass_and_goes_on_all_the_same() {
     let (a, b) = pair();
@@ -345,13 +345,13 @@ async fn a_silent_peer_is_waited_for_once_and_found_again_when_it_speaks() {
     let to = name("b");
     let ask = || a.transport.fetch(&to, asks(vec![key(0)]));
     let begun = Instant::now();
-    let error = ask().await.expect_err("nobody speaks there");
+    let error = ask().await.expect_err("no node answers there");
     assert!(begun.elapsed() >= CONNECT_PATIENCE, "{:?}", begun.elapsed());
     assert!(error.to_string().contains("no answer within"), "{error}");
     for _ in 0..3 {
-        // Also when it is looked for again, in the background, nobody waits for it.
+        // Also during the next attempt, in the background, no caller waits for it.
         let begun = Instant::now();
-        ask().await.expect_err("still nobody");
+        ask().await.expect_err("still no node");
         assert!(begun.elapsed() < Duration::from_millis(100), "{:?}", begun.elapsed());
         tokio::time::advance(BREAKER).await;
     }

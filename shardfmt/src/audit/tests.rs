@@ -125,7 +125,7 @@ fn a_sample_altered_swapped_read_again_or_left_out_is_noticed() {
     (0..8).for_each(|at| take(&mut consumed, at).expect("in turn"));
     let error = take(&mut consumed, 7).expect_err("again").to_string();
     assert_eq!(error, "position 7 was read out of turn: partition 3 was at position 11");
-    (8..12).for_each(|at| take(&mut consumed, at).expect("what was refused changed nothing"));
+    (8..12).for_each(|at| take(&mut consumed, at).expect("a refused report changed nothing"));
     (13..reads.len())
         .for_each(|at| take(&mut consumed, at).expect("another rank may read what lies between"));
     let missing = put_together(&plan, Epoch(0), &[consumed.report()]).unwrap_err().to_string();

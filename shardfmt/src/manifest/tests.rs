@@ -81,7 +81,7 @@ fn long(manifest: Manifest, times: usize) -> Manifest {
     Manifest { shards, inputs, ..manifest }
 }
 
-/// A manifest in memory with its tree, and what is read of it.
+/// A manifest in memory with its tree, and its reads.
 #[derive(Clone)]
 struct Memory {
     file: Vec<u8>,
@@ -122,7 +122,7 @@ impl ManifestBytes for Memory {
     }
 }
 
-/// Asks a manifest everything, and compares what it answers with the truth.
+/// Asks a manifest everything, and compares its answers with the truth.
 fn agree(file: &ManifestFile, truth: &Manifest) -> Result<(), TestCaseError> {
     prop_assert_eq!(file.schema(), &truth.schema);
     prop_assert_eq!(file.config(), &truth.config);
@@ -137,7 +137,7 @@ fn agree(file: &ManifestFile, truth: &Manifest) -> Result<(), TestCaseError> {
     prop_assert_eq!(file.labels().expect("labels"), truth.labels());
     prop_assert_eq!(&file.inputs().expect("inputs"), &truth.inputs);
     let skipped = SkippedList { count: truth.skipped_count, first: truth.skipped.clone() };
-    prop_assert_eq!(file.skipped().expect("what was skipped"), skipped);
+    prop_assert_eq!(file.skipped().expect("the skipped inputs"), skipped);
     let rows: Vec<u32> = truth.shards.iter().map(|shard| shard.rows).collect();
     prop_assert_eq!(file.shard_rows().expect("rows"), rows);
     prop_assert_eq!(&file.entries(0..totals.shards).expect("all shards"), &truth.shards);
@@ -340,7 +340,7 @@ fn long_lists_are_not_read_when_a_manifest_is_opened() {
     assert_eq!(file.shard_rows().expect("rows").len(), 20_000);
     assert!(file.bytes_read() < 100_000, "{} bytes were read: equal shards are one run", file.bytes_read());
     assert_eq!(file.inputs().expect("inputs"), manifest.inputs);
-    assert_eq!(file.skipped().expect("what was skipped").count, 1 << 40);
+    assert_eq!(file.skipped().expect("the skipped inputs").count, 1 << 40);
     assert_eq!(file.entry(15_000).expect("a shard"), manifest.shards[15_000]);
     assert!(file.bytes_read() < 5_000_000 && memory.wholes() == 0, "{} bytes were read", file.bytes_read());
     assert_eq!(file.manifest().expect("own manifest"), manifest);

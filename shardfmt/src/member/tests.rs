@@ -60,7 +60,7 @@ proptest! {
                 content.truncate(if cut { byte } else { content.len() });
             }
             if let Ok(other) = read(&members, &written) {
-                let decoded = codec.decode([other.as_slice()]).expect("what was read is a row");
+                let decoded = codec.decode([other.as_slice()]).expect("the read bytes are a row");
                 prop_assert_eq!(rows(&decoded), [other], "and in its one form");
             }
         }

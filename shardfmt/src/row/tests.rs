@@ -64,7 +64,7 @@ proptest! {
         let cut = cut.index(rows[last].len());
         prop_assert!(decode(&codec, &[rows[last][..cut].to_vec()]).is_err(), "a row cannot end early");
         let longer = [rows[last].as_slice(), &[0]].concat();
-        prop_assert!(decode(&codec, &[longer]).is_err(), "nor go on");
+        prop_assert!(decode(&codec, &[longer]).is_err(), "nor continue");
         let at = at.index(rows[0].len());
         rows[0][at] = to;
         if let Ok(other) = decode(&codec, &rows) {

@@ -224,7 +224,7 @@ fn a_grain_of_a_compressed_shard_costs_its_record_batch() {
         assert!(bodies.contains(&plan.bytes()), "{} of {bodies:?}", plan.bytes());
         let rows = plan.decode(&fetch(&shard.bytes, &plan)).expect("own bytes");
         assert_eq!(concatenated(&rows[0]), batch.slice(12_345, 16));
-        // What was fetched is not trusted either.
+        // Fetched bytes are not trusted either.
         let zeros: Vec<Vec<u8>> =
             fetch(&shard.bytes, &plan).iter().map(|bytes| vec![0; bytes.len()]).collect();
         assert!(matches!(plan.decode(&zeros), Err(ShardError::Corrupt { .. })));
@@ -429,7 +429,7 @@ fn a_shard_has_rows_and_columns() {
         .expect("one column");
     assert!(writer.push(&other).is_err(), "a column of another name");
     writer.push_row(&[1, 5]).expect("a row");
-    writer.push_row(&[0]).expect("told later");
+    writer.push_row(&[0]).expect("returned later");
     assert!(matches!(writer.finish(), Err(ShardError::Row { .. })), "a null where none may be");
 }
 
@@ -441,7 +441,7 @@ fn the_memory_of_rows_is_where_their_values_lie_across_record_batches() {
     let tensors = rows.column(0).as_fixed_size_list().values().as_primitive::<arrow::datatypes::UInt8Type>();
     let labels = rows.column(3).as_primitive::<arrow::datatypes::Int64Type>();
     for (start, end) in [(0, 1), (0, 20_000), (13, 14), (5_000, 17_001), (19_999, 20_000), (7, 7)] {
-        // Of each record batch: tensors, texts and labels; what is true or false has no bytes of its own.
+        // Of each record batch: tensors, texts and labels; booleans have no bytes of their own.
         let parts: Vec<&[u8]> = shard.memory_of(start..end).collect();
         assert_eq!(parts.len() % 3, 0);
         let column = |at: usize| parts.iter().skip(at).step_by(3).copied().collect::<Vec<_>>().concat();

@@ -1,6 +1,6 @@
 """Makes the files in this folder: what others write, for the stories of ingest to read.
 
-Made once, with numpy 2.4, pyarrow 26 and tokenizers 0.23; the stories know what is in them.
+Made once, with numpy 2.4, pyarrow 26 and tokenizers 0.23; the stories know their contents.
 """
 
 import json

@@ -172,7 +172,7 @@ fn a_revoked_or_expired_token_is_none_on_every_node() {
         command.args(["--server", server, "ls"]).env("SHARDD_TOKEN", token).env_remove("SHARDD_TOKEN_FILE");
         command.output().expect("shardctl starts")
     };
-    // The second node asks for tokens as the first one does, without having been told.
+    // The second node asks for tokens as the first one does, without a setting.
     assert!(!ask(&second.http, "").status.success());
     wait_until("the second node knows the token", || ask(&second.http, &lasting).status.success());
     wait_until("the short one has expired", || !ask(&house.node.http, &token).status.success());
@@ -229,7 +229,7 @@ fn a_run_is_seen_by_who_may_read_its_dataset_and_spoken_for_by_who_began_it() {
     run(house.with("SHARDD_TOKEN", &trainer).args(reading));
     let get = |path: &str, token: &str| house.ask("GET", path, Some(&format!("Bearer {token}")));
 
-    // What is told of a run leads to the digests of its data: that is for who may read them.
+    // The facts about a run lead to the digests of its data: that is for who may read them.
     for path in ["", "/placement", "/audit", "/cursor", "/rendezvous", "/filled", "/misses", "/timeline"] {
         let (status, problem, _) = get(&format!("/v1/runs/r{path}"), &theirs);
         assert_eq!((status, &problem["type"]), (403, &json!("urn:shardd:problem:forbidden")), "{path}");
@@ -298,7 +298,7 @@ fn the_first_token_closes_all_nodes_at_once_and_their_data_to_other_users() {
     };
     wait_until("other users are kept out", || mode(&first) == 0o700 && mode(&second) == 0o700);
 
-    // Nobody is locked out by a restart, and no door opens.
+    // No client is locked out by a restart, and no door opens.
     first.stop();
     first.restart();
     run(control(&first.http, token).arg("ls"));

@@ -82,7 +82,7 @@ fn with_digits() -> Cluster {
     cluster
 }
 
-/// What is said of every epoch; all of it was read exactly once.
+/// The verdicts on every epoch; all of it was read exactly once.
 fn verified(cluster: &Cluster, name: &str) -> Value {
     let said = run(cluster.shardctl().args(["--json", "audit", "verify", "--run", name]));
     let said: Value = serde_json::from_str(&said).expect("JSON");
@@ -111,7 +111,8 @@ fn the_audit_of_a_run_that_was_killed_holds_on_any_number_of_ranks() {
 #[test]
 fn the_audit_holds_when_ranks_go_on_without_one_that_died() {
     let cluster = with_digits();
-    // Running statistics are with one rank each; a model without any goes on from the memory of those that are left.
+    // Running statistics are with one rank each; a model without any continues from the memory of the
+    // remaining ones.
     let launch = ["--nproc", "3", "--elastic"];
     let mut launcher = Launcher::start(&cluster, "stay", &launch, &["--norm", "group", "--timeout", "20"]);
     let ranks = launcher.ranks();

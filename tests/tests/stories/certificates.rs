@@ -7,7 +7,7 @@ use serde_json::Value;
 use shardd_tests::{Node, binary, ended, error_line, run, wait_until};
 use tempfile::TempDir;
 
-/// A cluster behind TLS that asks for tokens. Its certificates are good for so long.
+/// A cluster behind TLS that asks for tokens. Its certificates are good for this time.
 struct House {
     root: TempDir,
     first: Node,
@@ -35,7 +35,7 @@ impl House {
         command
     }
 
-    /// `shardctl` of somebody who trusts and has nothing.
+    /// `shardctl` of a stranger without certificates.
     fn stranger(&self) -> Command {
         let mut command = Command::new(binary("shardctl"));
         command.args(["--server", &self.first.http]);
@@ -71,7 +71,7 @@ impl House {
         serde_json::from_str::<Vec<Value>>(&listed).expect("JSON")
     }
 
-    /// What is shown of live nodes; one that died stays in sight, as not ready.
+    /// The state shown of live nodes; one that died stays in sight, as not ready.
     fn nodes(&self) -> String {
         let shown = run(self.admin().arg("status"));
         shown.lines().filter(|line| !line.contains("not ready")).collect::<Vec<_>>().join("\n")
@@ -327,7 +327,7 @@ fn an_authority_away_from_all_nodes_signs_by_hand() {
     wait_until("both are on the list", || listed().contains("n1 ") && listed().contains("n2 "));
     let mut rotate = shardctl();
     rotate.args(["--server", &first.http, "certs", "rotate"]).env("SHARDD_CA", safe.join("ca.pem"));
-    refused("what nobody here can sign", &mut rotate, "shardctl certs issue n1");
+    refused("a certificate that no authority here can sign", &mut rotate, "shardctl certs issue n1");
     let mut third = Command::new(binary("shardd"));
     third.args(["serve", "--id", "n3", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--data"]);
     third
@@ -369,7 +369,7 @@ fn a_certificate_of_ones_own_is_shown_and_read_again() {
     wait_until("it was read again", || node.log().contains("the certificate for https was read again"));
     assert!(ls(safe.join("ca.pem")).expect("starts").status.success());
     std::fs::write(files.join("node.key"), "x").expect("written");
-    wait_until("it is said that it does not fit", || node.log().contains("stays as it was"));
+    wait_until("the message says that it does not fit", || node.log().contains("stays as it was"));
     assert!(ls(safe.join("ca.pem")).expect("starts").status.success());
     // A node that joins by the token trusts who shows this one, if its machine does.
     let join = [("SHARDD_CA", safe.join("ca.pem").display().to_string())];

@@ -21,7 +21,7 @@ use shardfmt::GrainKey;
 const VIRTUAL_RANKS: u32 = 4;
 const BATCH_SIZE: u32 = 64;
 
-/// The data, and the turn of the story that reads it: each has the machine to itself, for what they measure.
+/// The data, and the turn of the story that reads it: each has the machine to itself, for their measurements.
 fn cifar() -> Option<(PathBuf, MutexGuard<'static, ()>)> {
     static TURN: Mutex<()> = Mutex::new(());
     if is_quick() {
@@ -229,7 +229,8 @@ fn losing_one_disk_of_three_costs_its_share_only() {
     let read = cluster.origin_bytes() + before.expect("the disk was lost on the way");
     let share = read as f64 / data as f64;
     println!("5 epochs, one disk of three lost in the third: {share:.3} x the data set read");
-    // A third is lost and read again. What is read twice beside that is read by those whom a slow machine made wait too long.
+    // A third is lost and read again. Further second reads are those of ranks that a slow machine made wait
+    // too long.
     assert!(share <= 1.50, "{share} x the data set was read from the store");
 }
 
@@ -271,7 +272,7 @@ fn the_cache_directories_hold_what_the_plan_moves() {
         for epoch in 0..2 {
             Delivered::collect(cluster.read(&reading(&plan, &run, 3, epoch..epoch + 1)), |_, _| {});
             let hosted = hosted(&cluster, &plan, &run, epoch + 1);
-            // The last of the exchange is sent when the readers are done; what has left is dropped then.
+            // The last of the exchange is sent when the readers are done; departed grains are dropped then.
             let settled = || {
                 held.truncate(epoch as usize);
                 held.push(cluster.nodes.iter().map(residents).collect());

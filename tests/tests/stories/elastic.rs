@@ -13,7 +13,8 @@ use shardd_tests::{Cluster, binary, is_quick, run};
 use shardfmt::{PlanId, RowCodec, RowDigest};
 use tempfile::TempDir;
 
-/// What all ranks read of an epoch: of each step where it begins, what is read where, and where to go on.
+/// The reads of all ranks in an epoch: of each step its beginning, its reads and their ranks, and the next
+/// place.
 type Epoch = BTreeMap<u64, (BTreeMap<u64, RowDigest>, Cursor)>;
 
 /// How a run is read.
@@ -79,7 +80,7 @@ impl Place {
         }
         let has_read = steps.values().any(|(rows, _)| !rows.is_empty());
         if let Some(transport) = self.transport.filter(|_| has_read) {
-            assert!(!loader.transports().is_empty(), "what was read came by {transport}");
+            assert!(!loader.transports().is_empty(), "the samples came by {transport}");
         }
         let others =
             loader.transports().into_iter().find(|(_, transport)| Some(*transport) != self.transport);
@@ -87,7 +88,7 @@ impl Place {
         steps
     }
 
-    /// Every world reads the same steps, and every world goes on where any other has stopped.
+    /// Every world reads the same steps, and every world continues where any other has stopped.
     fn check(&self, how: How, worlds: &[u32], chains: &[&[u32]]) {
         let whole = self.read(how, 1, (1, 0));
         let starts: Vec<u64> = whole.keys().copied().collect();
@@ -101,7 +102,7 @@ impl Place {
                 // After `stop` steps of whatever world, since all of them have read the same and have one cursor.
                 let rest: Epoch = whole.range(starts[stop]..).map(|(at, step)| (*at, step.clone())).collect();
                 let read = self.read(how, world, (1, starts[stop]));
-                assert!(read == rest, "{how:?}: {world} ranks go on elsewhere after {stop} steps");
+                assert!(read == rest, "{how:?}: {world} ranks continue elsewhere after {stop} steps");
             }
         }
         for chain in chains {

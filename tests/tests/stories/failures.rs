@@ -79,11 +79,7 @@ fn whatever_happens_to_nodes_the_weights_are_the_same() {
     let watched = watch.end();
     assert_eq!(story.done, FAULTS.len(), "the training was over before everything had happened");
 
-    assert_eq!(
-        report["weights_digest"],
-        expected.as_str(),
-        "what happened to nodes changed what was trained"
-    );
+    assert_eq!(report["weights_digest"], expected.as_str(), "the faults of nodes changed the trained model");
     println!("the same weights after all of it: {expected}");
     exactly_once(&story, &plan);
     watched.say(&story);
@@ -96,7 +92,7 @@ const FAULTS: [Fault; 8] = [
     (1, "n3 is killed", |story| drop(story.lan.machine("n3").run("kill -9 $(cat /srv/pid)"))),
     (2, "bytes flip in segments of n2", Story::flip),
     (3, "n3 is back, with its old disk", |story| start(&mut story.lan, 3)),
-    (4, "n4 hears nobody for 15 s, and then nobody hears it either for another 15 s", Story::cut_off),
+    (4, "n4 hears no node for 15 s, and then no node hears it either for another 15 s", Story::cut_off),
     (5, "the disk of n4 is full", Story::fill_disk),
     (6, "n5 is drained and leaves", |story| {
         let said =
@@ -107,7 +103,7 @@ const FAULTS: [Fault; 8] = [
     (8, "there is space again on the disk of n4", |story| story.disk.empty()),
 ];
 
-/// A training that takes no step for so long hangs.
+/// A training that takes no step for this time hangs.
 const STANDSTILL: Duration = Duration::from_secs(180);
 
 struct Story {
@@ -117,7 +113,7 @@ struct Story {
 }
 
 impl Story {
-    /// Lets things happen as the training goes on; its report.
+    /// Lets faults happen during the training; its report.
     fn tell(&mut self) -> Value {
         let (progress, report) = (self.lan.srv("n1").join("progress"), self.lan.srv("n1").join("report"));
         let began = Instant::now();
@@ -184,7 +180,7 @@ impl Story {
     }
 }
 
-/// What the trainers said.
+/// The output of the trainers.
 fn said(lan: &Lan) -> String {
     let said = [1, 2].map(|n| fs::read_to_string(lan.srv(&format!("n{n}")).join("said")).unwrap_or_default());
     said.concat()
@@ -207,7 +203,7 @@ fn exactly_once(story: &Story, plan: &str) {
     println!("in each of {EPOCHS} epochs {samples} samples, digest sum {sum:032x}: each exactly once");
 }
 
-/// What is looked at while the training goes on: disks ten times a second, nodes three times.
+/// The checks during the training: disks ten times a second, nodes three times.
 struct Watch {
     seen: Arc<Mutex<Watched>>,
     _looking: [Repeated; 2],
@@ -217,7 +213,7 @@ struct Watch {
 struct Watched {
     /// The most bytes that each node's segments took.
     peak: BTreeMap<String, u64>,
-    /// The most that was worked out beforehand for what it hosted at any time.
+    /// The most that was worked out beforehand for its hosted partitions at any time.
     computed: BTreeMap<String, u64>,
     /// What each process had counted when it last answered, by node and start.
     counted: BTreeMap<(String, u64), Value>,

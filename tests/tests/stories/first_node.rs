@@ -135,7 +135,8 @@ fn ranks_form_again_though_the_first_node_is_dead_and_their_reports_are_kept_unt
     }
 }
 
-/// The exercise of docs/CLUSTER.md: the first node is lost for ever under a training, another one is promoted, and a rank dies on top.
+/// The exercise of docs/CLUSTER.md: the first node is lost for good under a training, another one is
+/// promoted, and a rank dies on top.
 #[test]
 fn a_training_outlives_the_first_node_for_ever_with_the_same_weights_and_whole_audits() {
     let store = tempfile::TempDir::new().expect("a directory");
@@ -162,7 +163,7 @@ fn a_training_outlives_the_first_node_for_ever_with_the_same_weights_and_whole_a
     }
 }
 
-/// What another node lists is what it remembers, and it says so.
+/// The list of another node is from its memory, and it says so.
 fn lists_are_old(cluster: &Cluster) {
     for list in ["datasets", "plans", "runs"] {
         let url = format!("{}/v1/{list}", cluster.nodes[1].http);

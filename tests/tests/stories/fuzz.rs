@@ -45,7 +45,7 @@ fn every_folder_of_inputs_belongs_to_a_target_and_all_are_small() {
     assert!(bytes <= MOST_BYTES, "{bytes} bytes of inputs");
 }
 
-/// Writes the seeds that are made and not found. For when a target changes what it draws from its bytes.
+/// Writes the seeds that are made and not found. For a change of a target's use of its bytes.
 #[test]
 #[ignore = "writes seeds into tests/fuzz/corpus"]
 fn write_seeds() {

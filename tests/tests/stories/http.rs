@@ -95,7 +95,7 @@ fn the_examples_of_the_documentation_are_answered() {
     assert!(examples.len() >= 7, "{examples:?}");
     for example in examples {
         let example = example.replace("http://127.0.0.1:7700", server);
-        // What is followed for ever is followed for a second.
+        // An endless stream is followed for a second.
         let example = example.replace("curl ", "curl --fail-with-body --max-time 10 ");
         let example = example.replace("--max-time 10 -sN", "--max-time 1 -sN");
         let output = Command::new("sh")

@@ -88,7 +88,7 @@ fn done(output: &Output) -> Value {
     serde_json::from_str(text.lines().last().expect("it says something")).expect("JSON")
 }
 
-/// Runs on until so many bytes are left, or to its end.
+/// Runs on until a number of bytes are left, or to its end.
 fn until(desk: &Desk, store: &str, child: &mut Child, bytes: u64) {
     while child.try_wait().expect("a child can be asked").is_none() && desk.left(store) < bytes {
         std::thread::yield_now();
@@ -100,7 +100,7 @@ fn an_ingest_that_is_killed_at_five_moments_makes_the_version_it_always_makes() 
     let desk = Desk::new();
     let undisturbed = done(&desk.ingest("undisturbed", &[]).output().expect("shardctl starts"));
     assert!(undisturbed["shards"].as_u64() >= Some(SHARDS), "{undisturbed}");
-    // Rows that lie on disk come first, shards after them; five attempts do not come to their end.
+    // Rows that lie on disk come first, shards after them; five attempts do not reach their end.
     let step = 2 * desk.left("undisturbed") / 6;
     for threads in ["1", "2", "8", "1", "2"] {
         let moment = desk.left("killed") + RandomState::new().hash_one(threads) % step;
@@ -162,7 +162,7 @@ fn of_two_ingests_under_one_name_the_second_is_told() {
     let pid = Pid::from_child(&first);
     kill_process(pid, Signal::STOP).expect("a child can be stopped");
     let second = done(&desk.ingest("store", &["--seed", "2"]).output().expect("shardctl starts"));
-    kill_process(pid, Signal::CONT).expect("and go on");
+    kill_process(pid, Signal::CONT).expect("and continue");
     let told = first.wait_with_output().expect("a child is reaped");
     let line = String::from_utf8_lossy(&told.stderr).into_owned();
     assert!(!told.status.success() && line.contains("table"), "{line}");

@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use tree::Tree;
 use web::Web;
 
-/// Ingests what is given into a store of its own.
+/// Ingests the given paths into a store of its own.
 fn shardctl(given: &[impl AsRef<str>], variables: &[(&str, &str)]) -> (TempDir, Command) {
     let desk = tempfile::tempdir().expect("a temporary directory can be made");
     let mut command = Command::new(binary("shardctl"));

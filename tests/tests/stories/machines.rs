@@ -66,7 +66,7 @@ fn three_machines_make_a_cluster_by_the_documents_commands() {
     refusals(&mut lan);
 }
 
-/// What does not work from another machine, and what it says.
+/// The commands that fail from another machine, and their errors.
 fn refusals(lan: &mut Lan) {
     let joining = "shardd serve --data /srv/other --http 10.77.0.2:7710 --quic 10.77.0.2:7711 --id n4";
     let attempts = [

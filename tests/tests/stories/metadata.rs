@@ -81,7 +81,7 @@ fn a_first_node_that_is_lost_is_replaced_by_one_command_and_refuses_to_serve_whe
     run(shardctl(&cluster.nodes[2]).arg("ingest").arg(more).args(["--name", "more"]));
     wait_until_copied(&cluster.nodes[1]);
 
-    // The node before comes back, with its own disk: it does not serve what is old, and joins.
+    // The node before comes back, with its own disk: it does not serve old metadata, and joins.
     let line = refused(&cluster.nodes[0].data, &["--store", &store.path().display().to_string()]);
     println!("{line}");
     assert!(
@@ -166,7 +166,7 @@ fn a_first_node_without_its_metadata_says_so_and_gets_it_back() {
     assert_eq!(without_times(names(&node)), without_times(before));
 }
 
-/// Takes out when something was said of a name: that of a commit is part of it.
+/// Takes out the times of changes to a name: that of a commit is part of it.
 fn strip(value: &mut Value) {
     match value {
         Value::Object(fields) => {
@@ -178,7 +178,7 @@ fn strip(value: &mut Value) {
     }
 }
 
-/// A node that is told of a full disk by an error, and not by a signal.
+/// A node that learns of a full disk by an error, and not by a signal.
 struct Limited {
     child: Child,
     http: String,
@@ -205,7 +205,7 @@ impl Limited {
         Limited { child, http: line[at..].split([',', ' ']).next().expect("not empty").to_owned() }
     }
 
-    /// No file of it grows beyond so many bytes.
+    /// No file of it grows beyond this number of bytes.
     fn limit(&self, bytes: &str) {
         let pid = self.child.id().to_string();
         run(Command::new("prlimit").args(["--pid", &pid, &format!("--fsize={bytes}:unlimited")]));

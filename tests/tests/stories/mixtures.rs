@@ -24,7 +24,7 @@ const DATASETS: [(&str, u64, &str); 4] =
 /// Two stores with datasets.
 struct Stores(TempDir);
 
-/// A source of a mixture, and what is known of it.
+/// A source of a mixture, and its facts.
 struct Known {
     plan: Plan,
     rows: Vec<RowDigest>,
@@ -93,7 +93,7 @@ impl Stores {
     }
 }
 
-/// A step: what is read where, and where to go on.
+/// A step: its reads and their ranks, and the next place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Read {
     parts: Vec<Part>,
@@ -158,7 +158,7 @@ impl Story {
         let step = |span: shardd_client::loader::StepSpan| {
             let mut rows = BTreeMap::new();
             for (number, part) in span.parts.iter().enumerate() {
-                // What is not shuffled is the same in every epoch.
+                // Unshuffled samples have the same order in every epoch.
                 let epoch = if self.shuffle { u64::from(part.epoch) } else { 0 };
                 let first = epoch * self.mixture.epoch_size() + part.positions.start;
                 for (position, read) in part.positions.clone().zip(self.mixture.walk(first)) {
@@ -175,7 +175,7 @@ impl Story {
         spans.map(step).collect()
     }
 
-    /// What `world` ranks read of it, and what they say that they did.
+    /// The samples that `world` ranks read of it, and their reports.
     fn read(&self, virtual_ranks: u32, world: u32, start: (u32, u64)) -> (Vec<Read>, Vec<EpochAudit>) {
         let (mut all, mut audits) = (Vec::new(), Vec::new());
         for rank in 0..world {
@@ -258,7 +258,7 @@ fn any_number_of_ranks_reads_what_the_mixture_says_and_goes_on_anywhere() {
                 let Cursor { epoch, position, .. } = said[stop].cursor;
                 assert!(
                     story.read(virtual_ranks, world, (epoch, position)).0 == said[stop + 1..],
-                    "{last_batch:?}: {world} ranks go on elsewhere after {} steps",
+                    "{last_batch:?}: {world} ranks continue elsewhere after {} steps",
                     stop + 1
                 );
             }
@@ -286,7 +286,7 @@ fn what_worlds_of_changing_size_read_one_after_the_other_is_disjoint_and_complet
     }
     let all = said.iter().flat_map(|read| &read.rows).map(|((_, position), row)| (*position, *row));
     assert!(seen == all.collect::<BTreeMap<_, _>>());
-    assert_eq!(seen.len() as u64, 306 + 300 + 90, "an epoch has what was asked for");
+    assert_eq!(seen.len() as u64, 306 + 300 + 90, "an epoch has the requested samples");
     for (source, samples) in [306, 300, 90].into_iter().enumerate() {
         assert_eq!(seen.values().filter(|(of, _)| of.0 as usize == source).count(), samples);
     }

@@ -80,7 +80,7 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
         nodes.as_array().expect("a list").iter().map(bytes).sum()
     };
     let all: u64 = filled.iter().sum();
-    wait_until("all of it would go, as nobody reads it", || would_go() == all);
+    wait_until("all of it would go, as no rank reads it", || would_go() == all);
     assert_eq!(cache_bytes(&cluster), filled, "and nothing went");
     refused(cluster.shardctl().arg("evict"), "--all", 2);
 
@@ -90,7 +90,7 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
     let delivered = Delivered::collect(ranks, |epoch, _| {
         if epoch == 1 && !told {
             told = true;
-            assert_eq!(cluster.origin_bytes(), from_store, "what was warm was read from the store again");
+            assert_eq!(cluster.origin_bytes(), from_store, "warm grains were read from the store again");
             while_it_is_read(&cluster);
         }
     });
@@ -101,7 +101,7 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
 
     let shown = run(cluster.shardctl().args(["exchange", "show", "r"]));
     assert!(shown.contains("exchange of r") && shown.contains("after epoch"), "{shown}");
-    wait_until("nothing is left in the caches when nobody reads", || {
+    wait_until("nothing is left in the caches when no rank reads", || {
         says(&cluster, "evict --all");
         cache_bytes(&cluster) == [0; 3]
     });
@@ -116,7 +116,7 @@ fn while_it_is_read(cluster: &Cluster) {
         "{shown}"
     );
     says(cluster, "exchange resume --node n2");
-    wait_until("one goes on and the others do not", || paused(cluster) == [true, false, true]);
+    wait_until("one continues and the others do not", || paused(cluster) == [true, false, true]);
     says(cluster, "exchange resume");
     wait_until("nothing waits any more", || !waits(cluster) && paused(cluster) == [false; 3]);
 

@@ -62,7 +62,7 @@ impl Place {
         self.lines(words).pop().expect("it prints something")
     }
 
-    /// The lines that it printed before it failed with 1, and what it said.
+    /// The lines that it printed before it failed with 1, and its error.
     fn fails(&self, words: &str) -> (Vec<Value>, String) {
         let output = self.shardctl(words).arg("--json").output().expect("shardctl starts");
         assert_eq!(output.status.code(), Some(1), "{words}: {}", error_line(&output));
@@ -200,7 +200,7 @@ fn a_flipped_bit_is_refused_and_what_is_beside_it_is_given() {
     spoil(&by_range);
     let (given, said) = by_range.fails(all);
     let at = given.len();
-    assert!(at < before.len() && given[..] == before[..at], "what was given before is right");
+    assert!(at < before.len() && given[..] == before[..at], "the rows given before are right");
     let row = &before[at]["micro_batches"][0]["rows"][0];
     let shard = row["shard"].as_str().expect("text");
     assert!(said.contains(&format!("row {} of shard {shard} is not what", row["row"])), "{said}");
@@ -210,7 +210,7 @@ fn a_flipped_bit_is_refused_and_what_is_beside_it_is_given() {
 
     let (given, said) = by_range.fails("replay --global-batch-size 1437 --out out.arrow");
     assert!(given.is_empty() && said.contains(shard), "{said}");
-    assert!(!by_range.path("out.arrow").exists(), "only what is whole has a name");
+    assert!(!by_range.path("out.arrow").exists(), "only whole files have a name");
     let whole = Place::directory("16KiB");
     spoil(&whole);
     assert!(whole.fails(all).1.contains("its bytes have digest"));
@@ -419,7 +419,7 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
         ("more", changed(1, sample(700)), more.as_str()),
         ("other", changed(0, 1), "some were left out, came again, or had other bytes"),
     ] {
-        assert!(matches!(told("r", &report), Err(ureq::Error::StatusCode(409))), "what was reported stays");
+        assert!(matches!(told("r", &report), Err(ureq::Error::StatusCode(409))), "a report stays");
         assert!(matches!(told("r", of_rank_2), Ok(204)), "the same again is harmless");
         begun(name);
         for one in reports {

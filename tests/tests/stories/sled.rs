@@ -35,7 +35,7 @@ fn change(writer: usize, n: u64) -> (String, Option<Vec<u8>>) {
     (key, (!random.is_multiple_of(5)).then_some(value))
 }
 
-/// Not a test but the writer, when it is told to be.
+/// Not a test but the writer, when its environment asks for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writer() {
     let Ok(task) = std::env::var(TASK) else { return };
@@ -61,7 +61,7 @@ async fn writer() {
 /// One line, at once and in one piece.
 fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).expect("somebody listens");
+    out.write_all(format!("{line}\n").as_bytes()).and_then(|()| out.flush()).expect("the reader listens");
 }
 
 /// The command that runs the writer over `directory`.
@@ -77,7 +77,8 @@ fn this_binary() -> Command {
     Command::new(std::env::current_exe().expect("a test knows its own path"))
 }
 
-/// Takes the lines of the writer, from where `until` says that it is enough, to the end of what it had said when killed.
+/// Takes the lines of the writer, from where `until` says that it is enough, to the end of its output when
+/// killed.
 fn acknowledged(child: &mut Child, mut until: impl FnMut(usize) -> bool) -> Vec<(usize, u64, u64)> {
     let mut told = Vec::new();
     let mut killed = until(0);
@@ -113,7 +114,7 @@ fn expected(progress: &Progress) -> BTreeMap<String, Vec<u8>> {
     state
 }
 
-/// How far each writer came, by what is there: as far as it was told, or one change further.
+/// How far each writer came, by the present state: up to its last answer, or one change further.
 fn progress_of(found: &Listing, told: &Progress) -> Progress {
     std::array::from_fn(|writer| {
         let prefix = format!("refs/{writer}/");
@@ -133,7 +134,7 @@ fn progress_of(found: &Listing, told: &Progress) -> Progress {
             (true, _) => count,
             (false, true) => count + 1,
             _ => panic!(
-                "writer {writer} was told of {count} changes, and what is there is neither that nor one more"
+                "writer {writer} got answers to {count} changes, and the state is neither that nor one more"
             ),
         }
     })
@@ -148,7 +149,8 @@ async fn killed_at_any_moment_sled_opens_with_all_that_was_acknowledged() {
     let began = Instant::now();
     for round in 0..rounds {
         let random = Digest::of(format!("round {round}").as_bytes()).0;
-        // Some are killed while they open it, the others after so many changes and, within one, so many microseconds.
+        // Some are killed while they open it, the others after a number of changes and, within one, of
+        // microseconds.
         let (changes, spin) = (usize::from(random[0]) % 32, u64::from(random[1]) * 16);
         let mut child = writing(this_binary(), &meta, &progress).spawn().expect("starts");
         let told = acknowledged(&mut child, |count| {
@@ -228,7 +230,7 @@ fn every_change_is_synced_before_it_is_acknowledged() {
     assert!(parts.len() > CHANGES, "{} acknowledgements were seen", parts.len() - 1);
     let mut synced = 0;
     for (n, before) in (0..).zip(&parts[..CHANGES]) {
-        // Only deleting what is not there changes nothing.
+        // Only deleting a missing key changes nothing.
         let may_be_nothing = change(0, n).1.is_none();
         match before {
             [] if may_be_nothing => {}
@@ -247,7 +249,7 @@ fn calls(trace: &str) -> Vec<Call> {
     for line in trace.lines() {
         let (process, call) = line.split_once(' ').expect("a process and a call");
         let call = call.trim_start();
-        // A call that another thread's interrupts is told in two lines; what it is about stands in the first.
+        // A call that another thread's interrupts is written in two lines; its subject stands in the first.
         if call.ends_with("<unfinished ...>") {
             begun.insert(process, call);
             continue;

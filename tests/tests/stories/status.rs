@@ -45,7 +45,7 @@ fn a_node_that_hangs_or_dies_is_shown_as_not_ready_and_one_that_leaves_is_not() 
     wait_until("its lease has ended", || lost(&cluster) == ["n3"]);
     // Also by one that was not there when it died.
     cluster.nodes[1].stop();
-    assert_eq!(lost(&cluster), ["n3"], "n2 has said goodbye");
+    assert_eq!(lost(&cluster), ["n3"], "n2 has signed off");
     cluster.nodes[1].restart();
     wait_until("n2 has heard", || names(&cluster.nodes[1].get("/v1/lost-nodes")) == ["n3"]);
     cluster.nodes[2].restart();

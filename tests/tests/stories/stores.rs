@@ -14,7 +14,7 @@ use shardd_tests::faults::{FAULTS, FaultyProxy};
 use shardd_tests::s3::{FOREIGN, S3};
 use shardd_tests::{Cluster, Delivered, Node, Reading, binary, error_line, is_quick, run, shared_data};
 
-/// The bucket that the suite is run in, by this process started anew.
+/// The bucket that the suite is run in, by this process started again.
 const BUCKET: &str = "SHARDD_TESTS_BUCKET";
 
 /// Runs a suite in a process that has the server's keys in its environment.
@@ -156,7 +156,7 @@ fn a_bucket_is_worked_on_without_any_node() {
     other.said(&["verify", "digits"]);
     other.said(&["export", "digits@first", "out", "--format", "parquet"]);
     assert!(other.home.path().join("out").is_dir());
-    assert_eq!(leftovers(other.home.path()), Vec::<String>::new(), "of what was read, nothing stays");
+    assert_eq!(leftovers(other.home.path()), Vec::<String>::new(), "no read bytes stay");
 
     other.said(&["rm", "digits", "--yes"]);
     let gone = other.json(&["gc", "--delete", "--older-than", "0s"]);
@@ -363,7 +363,7 @@ fn a_store_that_does_not_let_a_node_in_is_refused_when_it_starts() {
     assert!(line.contains("/not/there.pem: cannot be trusted"), "{line}");
 }
 
-/// What is ingested, and how.
+/// The inputs, and the options.
 type Input = (PathBuf, &'static [&'static str]);
 
 /// CIFAR-10, or the digits if it is not here or time is short.
@@ -377,7 +377,7 @@ fn input() -> Input {
     }
 }
 
-/// Ingests into a cluster and reads one epoch of it; the version, what was delivered, and the samples.
+/// Ingests into a cluster and reads one epoch of it; the version, the deliveries, and the samples.
 fn ingest_and_read(cluster: &Cluster, (input, options): &Input) -> (String, Delivered, u64) {
     let printed =
         run(cluster.shardctl().args(["--json", "ingest", "--name", "set"]).arg(input).args(*options));
@@ -439,7 +439,8 @@ fn with_a_fifth_of_all_requests_failing_nothing_is_lost() {
     // With a handful of shards and requests, chance decides.
     if dataset > 1 << 20 {
         assert!(FAULTS.iter().all(|fault| faults.contains_key(fault)), "{faults:?}");
-        // Once, and again for what a reader that was held up did not forward in time: single grains, by whoever wanted them.
+        // Once, and again for grains that a delayed reader did not forward in time: single ones, by the ranks
+        // that wanted them.
         assert!((bytes as f64) < 3.0 * dataset as f64, "{bytes} of {dataset}");
     }
 }

@@ -374,7 +374,8 @@ fn only_tests_unwrap() {
 #[test]
 fn tests_wait_for_conditions_and_do_not_sleep() {
     let mut offences = Vec::new();
-    // The test kit polls processes that tell nobody when they change; tests call it and wait for something to be so.
+    // The test kit polls processes that do not announce their changes; tests call it and wait for something
+    // to be so.
     for source in sources().iter().filter(|source| !source.is_under("tests/src")) {
         // There, sleeping is how time passes at all.
         let paused =
@@ -403,7 +404,7 @@ fn nothing_is_left_for_later_and_no_file_is_too_long() {
             offences.extend(found.map(|word| format!("{}:{} says {word}", source.path, number + 1)));
         }
     }
-    none("what is here is finished, and short enough to read", offences);
+    none("the code is finished, and short enough to read", offences);
 }
 
 #[test]
@@ -454,7 +455,7 @@ fn known_bugs_can_still_be_put_back() {
             !check.expect("git runs").status.success()
         });
     none(
-        "a patch of tests/bugs does not apply: make it anew",
+        "a patch of tests/bugs does not apply: make it again",
         refused.map(|path| path.display().to_string()),
     );
 }

@@ -54,7 +54,7 @@ impl House {
         self.public.path().join("socket")
     }
 
-    /// `shardctl` of whoever started the node.
+    /// `shardctl` of the node's own user.
     fn shardctl(&self) -> Command {
         self.command(&binary("shardctl"))
     }
@@ -69,7 +69,7 @@ impl House {
         command
     }
 
-    /// `shardctl` of somebody else; `None` where we may not become one.
+    /// `shardctl` of another user; `None` where we may not become one.
     fn foreign(&self) -> Option<Command> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root can run a loader as another user");
@@ -88,7 +88,7 @@ impl House {
         Reading { run: run.to_owned(), ..Reading::alone(&self.plan, 2) }
     }
 
-    /// Every line that a loader says of what it reads, and how it got it.
+    /// Every line that a loader prints of its reads, and the transport.
     fn read(&self, command: Command, name: &str) -> (Vec<Value>, Value) {
         let mut rank = RankProcess::start(command, &self.reading(name), 0);
         let mut lines = Vec::new();
@@ -126,7 +126,7 @@ fn whoever_reads_and_however_the_batches_are_the_same() {
 fn a_node_says_by_what_each_rank_reads() {
     let house = House::new("files");
     let mut rank = RankProcess::start(house.shardctl(), &Reading::alone(&house.plan, 20), 0);
-    // It cannot end before we have read what it says: that is more than a pipe holds.
+    // It cannot end before we have read its output: that is more than a pipe holds.
     rank.next_line().expect("a step");
     let status: Value =
         serde_json::from_str(&run(house.shardctl().args(["--json", "status"]))).expect("JSON");
@@ -191,7 +191,7 @@ impl Stranger {
         stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
         let mut stranger = Stranger { stream };
         let mut magic = [0; 8];
-        stranger.stream.read_exact(&mut magic).expect("it says what it is");
+        stranger.stream.read_exact(&mut magic).expect("it names its kind");
         assert_eq!(magic, MAGIC);
         let hello: Hello = local_transport::parse(&stranger.hear().0).expect("understood");
         assert_eq!(hello.node.as_str(), "n1");
@@ -266,7 +266,7 @@ fn who_may_read_is_lent_what_was_told_to_read_only_and_nothing_else() {
     let (answer, ring) = stranger.ask(&Ask::Ring);
     assert_eq!(answer, Answer::Ring { bytes: RING_BYTES });
     let ring = File::from(ring.expect("it comes with the answer"));
-    ring.set_len(0).expect_err("nobody changes its size");
+    ring.set_len(0).expect_err("no process changes its size");
     let at = RING_BYTES - len;
     let piece = |offset: u64| Piece { segment: segment.clone(), offset, len: len as u32, at };
     let (answer, _) = stranger.ask(&Ask::Copy { pieces: vec![piece(offset), piece(u64::MAX - len)] });
@@ -280,7 +280,7 @@ fn who_may_read_is_lent_what_was_told_to_read_only_and_nothing_else() {
     drop(stranger);
     wait_until("the ring is emptied", || blocks() == 0);
 
-    // The same seal on other files, and what is no pass at all.
+    // The same seal on other files, and an invalid pass.
     let seal = segment.split_once(':').expect("a name and a seal").1;
     for other in ["../lock", "../admin-token", "../tls/node.key", "cache.json", "/etc/shadow"] {
         for asked in [format!("{other}:{seal}"), other.to_owned()] {
@@ -289,6 +289,6 @@ fn who_may_read_is_lent_what_was_told_to_read_only_and_nothing_else() {
             assert!(matches!(answer, Answer::Refused { .. }) && descriptor.is_none(), "{asked}: {answer:?}");
         }
     }
-    // Nobody has suffered.
+    // No reader has suffered.
     assert_eq!(house.read(house.shardctl(), "r2").1, "files");
 }

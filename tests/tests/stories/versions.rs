@@ -18,7 +18,8 @@ fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
     serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
 }
 
-/// So many that the first rank cannot have ended when its second epoch is seen: its lines fill a pipe (64 KiB) several times.
+/// Enough that the first rank cannot have ended when its second epoch is seen: its lines fill a pipe (64 KiB)
+/// several times.
 const EPOCHS: u32 = 60;
 
 #[test]
@@ -49,7 +50,7 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         if (epoch, step) != (1, 0) {
             return;
         }
-        // The name goes, and all that only it reached; the run keeps what it reads.
+        // The name goes, and all that only it reached; the run keeps its samples.
         ask(&cluster, 1, &["rm", "digits", "--yes"]);
         let listed =
             cluster.shardctl().args(["plan", "rm", "--plan", &reading.plan]).output().expect("starts");
@@ -78,7 +79,7 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         "nothing else of it had changed"
     );
 
-    // What was trained on can be deleted, one holder after the other.
+    // The data of a training can be deleted, one holder after the other.
     let the_run = || ask(&cluster, 1, &["runs", "ls"])[0].clone();
     wait_until("the ranks have left", || the_run()["state"] == "finished");
     let told = the_run();
@@ -99,7 +100,7 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         let nodes = picture["nodes"].as_array().expect("nodes").clone();
         nodes.iter().all(|node| node["status"]["cache_grains"] == 0)
     };
-    wait_until("the nodes have dropped what they had for it", caches_are_empty);
+    wait_until("the nodes have dropped their grains for it", caches_are_empty);
     ask(&cluster, 1, &["plan", "rm", "--plan", &reading.plan]);
     let freed = ask(&cluster, 0, &["gc", "--older-than", "0s", "--delete"]);
     assert_eq!(
@@ -122,7 +123,7 @@ fn of_two_ingests_of_one_name_one_wins_and_the_other_is_told() {
     let outcomes = running.map(|process| process.wait_with_output().expect("it ends"));
     let log = ask(&cluster, 0, &["log", "digits"]);
     let won = outcomes.iter().filter(|outcome| outcome.status.success()).count();
-    // One may have ended before the other looked at what was there; then both have, one after the other.
+    // One may have ended before the other looked at the files; then both have, one after the other.
     assert_eq!(log.as_array().expect("commits").len(), won);
     for lost in outcomes.iter().filter(|outcome| !outcome.status.success()) {
         let line = error_line(lost);

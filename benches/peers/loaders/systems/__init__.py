@@ -6,7 +6,7 @@ A system is a class in a module of this folder:
     format      name of the folder that `prepare` fills; systems of one format share it
     packages    whose versions are noted
     settings    those tried, of which the fastest is measured: numbers of worker processes unless it says otherwise
-    streams     "bucket" where it reads a bucket (and keeps what it likes in a cache directory)
+    streams     "bucket" where it reads a bucket (and may keep files in a cache directory)
     prepare     writes a source in its format (static)
     __init__    opens the data: (place, setting), see child.Place
     epoch       yields the batches of a shuffled epoch: (x, numbers), tensors. Where rows vary in length x is a pair: all
@@ -63,6 +63,6 @@ class System:
 
 
 def system(name):
-    """The class of a system; imports what it needs, which may not be installed."""
+    """The class of a system; imports its packages, which may not be installed."""
     module, cls = SYSTEMS[name]
     return getattr(importlib.import_module(f"systems.{module}"), cls)

@@ -21,7 +21,7 @@ class Rows(StreamingDataset):
 
 
 class Collate(Joined):
-    """Numbers first: the loader counts what it has yielded by the length of a batch's first part."""
+    """Numbers first: the loader counts its batches by the length of a batch's first part."""
 
     def __call__(self, items):
         rows, numbers = zip(*items)

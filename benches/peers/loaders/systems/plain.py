@@ -19,7 +19,7 @@ class FromNumpy(System):
 
     @staticmethod
     def prepare(source, folder):
-        """The source is what is read."""
+        """The source itself is read."""
 
     def __init__(self, place, _setting):
         self.kind, self.source = place.kind, Source(place.source, place.kind)

@@ -17,7 +17,7 @@ NAME = "rows"
 
 
 def arrow_file(folder):
-    """What is ingested; beside what buckets serve."""
+    """The ingested dataset; beside the files that buckets serve."""
     return folder.parent.parent / "shardd.arrow"
 
 

@@ -55,7 +55,7 @@ class MapStyle(System):
 
     @staticmethod
     def prepare(source, folder):
-        """The source is what is read."""
+        """The source itself is read."""
 
     def __init__(self, place, workers):
         self.workers, self.kind = workers, place.kind

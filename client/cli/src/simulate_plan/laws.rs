@@ -133,7 +133,7 @@ proptest! {
             prop_assert_eq!(change.partitions_moved, moved.len() as u64);
             prop_assert_eq!((change.samples_from_peers, change.samples_from_store), (samples - lost, lost));
             let held: u64 = cluster.held().iter().sum();
-            prop_assert_eq!(held, plan.sample_count() + of_those_here, "what is given away is kept meanwhile");
+            prop_assert_eq!(held, plan.sample_count() + of_those_here, "sent grains are kept meanwhile");
         }
     }
 
@@ -154,7 +154,7 @@ proptest! {
             Traffic::count(&plan, epoch, cluster.placement(), &mut homes, &|_| {});
         }
         let Mixing { predicted, counted, of_grains } = homes.mixing(Epoch(epoch));
-        // Six standard deviations, and a slot of each partition for what is rounded.
+        // Six standard deviations, and a slot of each partition for rounding.
         let deviation = (predicted * (1.0 - predicted) / of_grains as f64).sqrt();
         let rounding = 16.0 / of_grains as f64;
         prop_assert!((counted - predicted).abs() <= 6.0 * deviation + rounding, "{predicted} {counted}");

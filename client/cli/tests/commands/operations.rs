@@ -105,7 +105,7 @@ fn a_dataset_is_cut_anew_and_its_plans_go_on() {
     let (found, code) = diff(&desk, &["digits"]);
     assert_eq!((code, &found["same"], &found["diff"]["same_order"]), (Some(0), &true.into(), &true.into()));
     assert_eq!(found["diff"]["samples"]["kept"], 1437);
-    assert_eq!(steps(read(&desk)), before, "the plan of the old version reads what it read");
+    assert_eq!(steps(read(&desk)), before, "the plan of the old version reads the same samples");
     assert!(desk.done(&["verify"]).contains("row by row"));
     let again = desk.done(&["reshard", "digits", "--shard-size", "5KiB"]);
     assert!(again.contains("of that size already"), "{again}");

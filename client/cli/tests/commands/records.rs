@@ -150,7 +150,7 @@ fn a_run_is_removed_with_its_records_and_its_checkpoints_only_when_told() {
     desk.done(&["runs", "rm", "a", "--yes"]);
     assert!(!file(&format!("a/records/{a}.json")).exists());
     assert_eq!(std::fs::read_dir(file("a/steps")).unwrap().count(), 0);
-    assert!(file("a/checkpoints/1-x.json").exists(), "weights stay unless told otherwise");
+    assert!(file("a/checkpoints/1-x.json").exists(), "weights stay by default");
     let listed = &desk.json(&["runs", "ls", "a"])[0][0];
     assert_eq!((&listed["details"]["records"], &listed["details"]["checkpoints"]), (&0.into(), &1.into()));
 

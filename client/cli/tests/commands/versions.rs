@@ -42,7 +42,7 @@ fn a_history_is_told_tagged_and_named() {
     assert!(desk.done(&["ls"]).contains("v1 (older)"));
     assert_eq!(desk.json(&["ls"])[0][0]["tags"][0]["version"], *first);
 
-    // The plan was made for the version that is now an older one, and goes on.
+    // The plan was made for the version that is now an older one, and continues.
     assert!(desk.done(&["plan", "ls"]).contains("(not current)"));
     let read = desk.json(&["read", "--plan", "digits@v1", "--quiet"]);
     assert_eq!(read[0]["samples"], 1437);

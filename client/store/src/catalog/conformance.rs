@@ -22,7 +22,7 @@ use super::{
 ///
 /// # Panics
 ///
-/// With what was promised and not kept.
+/// With the broken promise.
 pub fn conformance(catalog: &dyn Catalog) {
     an_empty_catalog_knows_nothing(catalog);
     let first = dataset(&[0..100, 100..150]);
@@ -41,12 +41,12 @@ pub fn conformance(catalog: &dyn Catalog) {
     what_is_forgotten_goes_for_good(catalog);
 }
 
-/// What is promised of runs, told to a catalog that has heard the story above. No catalog begins a run: `put` writes into its metastore
-/// what nodes keep of them.
+/// The promises about runs, checked on a catalog after the story above. No catalog begins a run: `put` writes
+/// into its metastore what nodes keep of them.
 ///
 /// # Panics
 ///
-/// With what was promised and not kept.
+/// With the broken promise.
 pub fn conformance_of_runs(catalog: &dyn Catalog, put: &dyn Fn(String, Vec<u8>)) {
     let [plan] = &catalog.plans().expect("lists")[..] else { panic!("there is one") };
     let run = |name: &str| -> RunId { name.parse().expect("a name") };
@@ -110,9 +110,9 @@ pub fn conformance_of_runs(catalog: &dyn Catalog, put: &dyn Fn(String, Vec<u8>))
     assert_eq!(catalog.audits(&run("done")).expect("lists"), []);
     let gone = catalog.run(&run("done")).expect_err("it is gone");
     assert!(matches!(gone, CatalogError::NotFound { .. }), "{gone:?}");
-    catalog.remove_run(&run("cut"), asked).expect("nobody has heard of it for an hour");
+    catalog.remove_run(&run("cut"), asked).expect("it was silent for an hour");
     catalog.remove_run(&run("half"), asked).expect("a removal can be repeated");
-    catalog.remove_run(&run("live"), RemoveRun { force: true, ..asked }).expect("as told");
+    catalog.remove_run(&run("live"), RemoveRun { force: true, ..asked }).expect("as requested");
     assert_eq!(catalog.runs().expect("lists"), []);
     catalog.remove_plan(plan.id).expect("no run uses it any more");
 }
@@ -208,10 +208,7 @@ fn what_is_put_comes_back(catalog: &dyn Catalog, version: &Version) {
     }
     assert_eq!(catalog.put_manifest(&manifest).expect("once more is harmless"), manifest.id());
     let shelf = super::Shelf(catalog);
-    assert!(
-        matches!(shelf.shard(ShardId::of(b"nothing")), Ok(None)),
-        "what is missing is told from what fails"
-    );
+    assert!(matches!(shelf.shard(ShardId::of(b"nothing")), Ok(None)), "a missing key differs from a failure");
     assert!(matches!(shelf.sidecar(ShardId::of(b"nothing")), Ok(None)));
 }
 
@@ -288,7 +285,7 @@ fn tags_move_only_when_told_to(catalog: &dyn Catalog) {
     assert_eq!(catalog.tags(Some(&story)).expect("lists"), [there]);
     set(&new, TagExpected::At(old.version)).expect("as expected");
     assert_eq!(commit("story@v1"), new);
-    set(&old, TagExpected::Any).expect("told to");
+    set(&old, TagExpected::Any).expect("as requested");
 
     let absent = catalog.put_tag(&story, &tag("v2"), old.commit, TagExpected::At(old.version));
     assert!(matches!(absent, Err(CatalogError::TagConflict { actual: None, .. })), "{absent:?}");
@@ -380,7 +377,7 @@ fn plans_fit_their_version(catalog: &dyn Catalog, version: &Version) {
     let options = PlanOptions { strata: Some(Arc::clone(&strata)), ..PlanOptions::default() };
     let stratified = PlanDocument::with_defaults(manifest.id(), &shape, options).expect("fits");
     let unsupplied = PlanDocument::from_bytes(&stratified.to_bytes()).expect("a document");
-    let missing = catalog.put_plan(&unsupplied).expect_err("nobody has its strata");
+    let missing = catalog.put_plan(&unsupplied).expect_err("its strata are missing");
     assert!(missing.to_string().contains("strata"), "{missing}");
     assert_eq!(catalog.plans().expect("lists"), plans);
     assert_eq!(catalog.put_plan(&stratified).expect("puts"), stratified.id());
@@ -470,12 +467,12 @@ fn a_pruned_history_ends_where_it_was_cut(catalog: &dyn Catalog) {
     for kept in [&versions[0], &versions[2], &versions[3]] {
         what_is_put_comes_back(catalog, kept);
     }
-    assert_eq!(catalog.resolve(&at("long@kept")).expect("tags keep what they name").commit, log[3].id);
+    assert_eq!(catalog.resolve(&at("long@kept")).expect("tags keep their commits").commit, log[3].id);
 
     let Version { shards, manifest } = dataset(&[5000..5010, 5010..5020]);
     shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
     let last = catalog.commit(&long, expected, &manifest, &ingested()).expect("on top");
-    assert_eq!(last.commits, 5, "numbers go on");
+    assert_eq!(last.commits, 5, "numbers continue");
     assert_eq!(catalog.log(&long, 10).expect("walks").len(), 3, "and the cut stays");
     catalog.remove_tag(&long, &tag("kept"), versions[0].manifest.id()).expect("there is one");
     catalog.remove_dataset(&long, last.version).expect("as expected");

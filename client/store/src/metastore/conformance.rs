@@ -72,7 +72,7 @@ pub async fn swaps_happen_only_as_expected(store: &dyn Metastore) {
     assert_eq!(get(store, key).await, Some(Entry { value: b"3".to_vec(), revision: third }));
 }
 
-/// Deletes compare like puts; deleting what is not there is harmless.
+/// Deletes compare like puts; deleting a missing key is harmless.
 pub async fn deletes_happen_only_as_expected(store: &dyn Metastore) {
     let key = "delete/k";
     let conflict = |actual| MetaError::Conflict { key: key.to_owned(), actual };
@@ -125,7 +125,7 @@ pub async fn revisions_only_grow(store: &dyn Metastore) {
     }
 }
 
-/// What is too large or malformed is refused by name, and leaves nothing behind.
+/// A value that is too large or malformed is refused by name, and leaves nothing behind.
 pub async fn unfit_keys_and_values_are_refused(store: &dyn Metastore) {
     let key = "unfit/large";
     let error = store.put(key, vec![0; MAX_VALUE_BYTES + 1], Expected::Any, None).await;
@@ -197,7 +197,7 @@ pub async fn a_change_wakes_those_who_wait_for_it(store: &dyn Metastore) {
     }
 }
 
-/// A wait for what has already happened returns at once.
+/// A wait for a past change returns at once.
 pub async fn a_change_between_list_and_wait_is_not_missed(store: &dyn Metastore) {
     let before = store.list("missed/").await.expect("lists").revision;
     put(store, "missed/k", b"1").await;
@@ -325,5 +325,5 @@ async fn await_listing(store: &dyn Metastore, prefix: &str, keys: &[&str]) {
 }
 
 async fn within<T>(promised: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, promised).await.expect("what was promised did not happen in time")
+    timeout(PATIENCE, promised).await.expect("the promised change did not happen in time")
 }

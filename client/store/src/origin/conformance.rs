@@ -60,7 +60,7 @@ pub async fn keys_of_other_programs_are_kept_whole_and_listed(origin: &Origin) {
     assert!(matches!(error, OriginError::NotFound { .. }), "{error}");
 }
 
-/// A shard of so many numbers.
+/// A shard of `rows` numbers.
 pub fn shard(rows: i64) -> FinishedShard {
     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..rows));
     let batch = RecordBatch::try_from_iter([("number", numbers)]).expect("one column");
@@ -177,7 +177,7 @@ pub async fn damage_is_found_and_named_and_healed_by_putting_again(origin: &Orig
     assert_eq!(origin.manifest(version).await.expect("healed"), manifest);
 }
 
-/// What is too long for one request arrives whole.
+/// A shard that is too long for one request arrives whole.
 pub async fn a_long_shard_goes_in_parts(origin: &Origin) {
     let bytes: Vec<u8> = (0..LONGEST_PART + 12_345).map(|at| (at ^ (at >> 9)) as u8).collect();
     let bytes = Bytes::from(bytes);
@@ -190,7 +190,7 @@ pub async fn a_long_shard_goes_in_parts(origin: &Origin) {
     assert!(origin.shard_bytes(id).await.expect("reads") == bytes, "other bytes came back");
 }
 
-/// Whoever makes the same shard at the same time is done when it is there.
+/// A writer of the same shard at the same time is done when it is there.
 pub async fn many_may_put_the_same(origin: &Origin) {
     let shard = shard(100);
     for outcome in join_all((0..8).map(|_| origin.put_shard(&shard))).await {

@@ -167,7 +167,7 @@ async fn offers_that_are_not_what_they_say_are_refused() {
         origin.put_manifest_bytes(stored.manifest.id(), Bytes::from_static(b"no manifest")).await.map(|_| ()),
     ];
     for refused in refused {
-        let error = refused.expect_err("not what it says");
+        let error = refused.expect_err("not the digest in its name");
         assert!(matches!(error, OriginError::Mismatch { .. }), "{error}");
     }
     // A sidecar in good order that lists other rows than the one that is there.

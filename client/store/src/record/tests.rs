@@ -148,7 +148,7 @@ proptest! {
         damaged[at.index(bytes.len())] ^= flip;
         let is_refused = matches!(Record::from_bytes(id, &damaged), Err(RecordError::Damaged { .. }));
         prop_assert!(is_refused);
-        // One that was made so is refused for what it says.
+        // Such a record is refused for its contents.
         let _ = Record::from_bytes(RecordId(Digest::of(&damaged)), &damaged);
     }
 
@@ -169,7 +169,7 @@ proptest! {
             Differing::Place, Differing::Input, Differing::Forward, Differing::Backward,
             Differing::Reduction, Differing::Skipped, Differing::Rate, Differing::Update,
         ]);
-        // What comes of it differs as well.
+        // Its outcome differs as well.
         let flipped = |number: f64| f64::from_bits(number.to_bits() ^ 1);
         if what == 0 { row.epoch ^= 1; }
         if what <= 1 { row.shares[rank].input = Some(Digest128([3; 16])); }
@@ -266,7 +266,7 @@ async fn two_records_are_compared_by_the_parts_that_differ() {
         let found = compare((&here, &whole), (&there, &other)).await.unwrap().first.unwrap();
         assert_eq!((found.step, found.what, &found.virtual_ranks[..]), (at, Differing::Backward, &[1][..]));
     }
-    // One that is told from a later step on, and one that ended early.
+    // One that begins at a later step, and one that ended early.
     for (steps, at) in [(700..3_000, 2_000), (700..2_001, 2_000), (2_000..2_100, 2_000)] {
         let other = put(&there, &trained(steps, at), "b").await;
         let compared = compare((&here, &whole), (&there, &other)).await.unwrap();
@@ -309,7 +309,7 @@ async fn a_record_that_another_one_tells_more_of_takes_along_what_nobody_else_na
             assert_eq!(encoded(&part), encoded(&rows[start..end]));
         }
     }
-    // What the removed one alone had is gone, and said to be.
+    // The removed one's own steps are gone, with an error.
     assert!(matches!(records.steps(&short, 1).await, Err(RecordError::Store(_))));
     assert!(records.steps(&short, 0).await.is_ok(), "the longer one begins with it");
 }

@@ -22,7 +22,7 @@ enum Answer {
     Reset,
     /// The connection is reset in the middle of the body.
     Cut,
-    /// The same, of a body that says what is wrong.
+    /// The same, of a body that names the error.
     CutRefusal,
     /// Nothing comes until the client gives up.
     Never,

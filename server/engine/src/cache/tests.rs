@@ -163,7 +163,7 @@ proptest! {
                     drop(cache);
                     let found: BTreeMap<u32, Class> =
                         scan(&dir).expect("scans").into_iter().map(|(key, class, _)| (key.index, class)).collect();
-                    // What was discarded may come back; what was not is there.
+                    // Discarded grains may come back; the others are there.
                     prop_assert!(model.keys().all(|n| found.contains_key(n)));
                     model = found;
                     cache = open(&dir);
@@ -187,12 +187,12 @@ fn put_both(cache: &Cache, model: &mut BTreeMap<u32, Class>, n: u32, class: Clas
     let used = cache.used();
     match cache.put(key(n), &class, &bytes(n)) {
         Ok(location) => {
-            assert!(!location.needs_verification, "what is put is verified");
+            assert!(!location.needs_verification, "a put grain is verified");
             assert_eq!(cache.read(&location).expect("reads"), bytes(n));
             model.entry(n).or_insert(class);
         }
         Err(CacheError::Full { needed, .. }) => {
-            assert!(!model.contains_key(&n), "what is there needs no room");
+            assert!(!model.contains_key(&n), "a present grain needs no room");
             assert!(used + needed > LIMIT);
             assert_eq!(cache.used(), used);
         }
@@ -527,7 +527,7 @@ fn eviction_makes_room_for_the_grain_it_was_asked_for() {
     cache.put(key(900), &class("new", 1), &large).expect("room was made");
     assert!(cache.len() > 1 && cache.len() <= filled, "and no more than needed");
     let evicted = cache.evict(&BTreeSet::new(), LIMIT, |key| (key.index == 900).then(|| class("new", 2)));
-    assert_eq!((evicted.relocated, cache.keys()), (1, vec![key(900)]), "what is wanted is kept");
+    assert_eq!((evicted.relocated, cache.keys()), (1, vec![key(900)]), "wanted grains are kept");
     assert_eq!(cache.read(&cache.get(&key(900)).expect("kept")).expect("reads"), large);
 }
 
@@ -585,7 +585,7 @@ fn a_closed_cache_takes_nothing_and_still_reads() {
     assert_eq!(cache.read(&location).expect("reads"), bytes(1));
     cache.discard(&key(1));
     drop(cache);
-    assert!(open(&dir).was_unclean(), "what was discarded late would come back as trusted");
+    assert!(open(&dir).was_unclean(), "grains discarded late would come back as trusted");
 }
 
 #[test]

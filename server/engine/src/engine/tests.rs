@@ -25,7 +25,7 @@ use crate::peers::{Pace, Purpose};
 
 const VIRTUAL_RANKS: u32 = 4;
 
-/// Direct calls between engines; those that are cut off answer nobody.
+/// Direct calls between engines; those that are cut off do not answer.
 #[derive(Default)]
 struct Network {
     engines: Mutex<BTreeMap<NodeId, Arc<Engine>>>,
@@ -136,7 +136,7 @@ impl World {
         Self::of(Making { nodes, q, ..Making::default() }).await
     }
 
-    /// The same, with rows of about so many bytes.
+    /// The same, with rows of about `row_bytes` bytes.
     async fn of_rows(nodes: usize, q: &str, row_bytes: usize) -> Self {
         Self::of(Making { nodes, q, row_bytes, ..Making::default() }).await
     }
@@ -293,7 +293,7 @@ impl World {
         }
     }
 
-    /// The digest of a row in what was given of its grain: all of it, or the row with what proves it.
+    /// The digest of a row in the given part of its grain: all of it, or the row with its proof.
     fn digest(&self, grain: GrainNo, row: u32, bytes: &[u8]) -> Option<RowDigest> {
         if let Ok(grain) = Grain::parse(bytes) {
             return Some(RowDigest::of(grain.row(row)));
@@ -481,7 +481,7 @@ async fn a_node_that_takes_nothing_holds_up_nobody_else() {
         };
         cluster.read_epoch(&name, 3, epoch, at_the_end).await;
     }
-    // What left for it was not kept for ever: of the first epochs nothing is left.
+    // Grains that left for it were dropped in the end: of the first epochs nothing is left.
     let forgotten = async {
         while cluster.engines[0].cache.classes().keys().any(|class| class.departs < 2) {
             tokio::task::yield_now().await;
@@ -558,7 +558,7 @@ async fn room_is_made_of_what_others_host_and_of_nothing_else() {
     let engine = &cluster.engines[0];
     let state = engine.run(&name).await.expect("attached");
     // Both ranks are in epoch 1 by now.
-    engine.ensure(&state, 1).await.expect("the other has what is missing");
+    engine.ensure(&state, 1).await.expect("the other has the missing grains");
     let foreign: Vec<GrainNo> = state.hosted_grains(&node(2), 1).into_iter().take(5).collect();
     let is_here = |grain: &GrainNo| engine.is_resident(&state, *grain);
     // What left after epoch 0 may just be being dropped, and one of these with it.

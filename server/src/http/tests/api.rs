@@ -9,7 +9,7 @@ use shardd_api::problem::TABLE;
 
 use super::*;
 
-/// What has not happened by then never will.
+/// The limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A server with a dataset `d` of a few commits, tags, and a plan over the last version.
@@ -229,7 +229,7 @@ fn plans_are_looked_up_and_read_along_over_http() {
     let one = found(&format!("where?epoch=2&sample={}", at[3]["sample"]));
     assert_eq!((one["position"].as_u64(), &one["shard"]), (Some(103), &at[3]["shard"]));
 
-    // What is streamed is what the lookups say.
+    // The stream agrees with the lookups.
     let path = format!(
         "plans/{plan}/batches?epoch=2&position=100&global_batch_size=40&world=2&rank=1&virtual_ranks=4&steps=3"
     );
@@ -307,7 +307,7 @@ fn ranks_are_told_where_they_meet_until_all_have() {
         let meeting = json!({ "address": format!("10.0.0.1:{port}"), "world": 4 });
         assert_eq!(put(&meeting), 204);
         let (status, reply) = server.get("runs/r/rendezvous", &[]);
-        assert_eq!((status, document(reply)), (StatusCode::OK, meeting), "what was said last");
+        assert_eq!((status, document(reply)), (StatusCode::OK, meeting), "the last override");
     }
     assert_eq!(put(&json!({ "address": "10.0.0.1:3" })), 400);
     for _ in 0..2 {
@@ -388,7 +388,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
         if heard.recv_timeout(Duration::from_millis(100)).is_ok() {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "nothing was told");
+        assert!(began.elapsed() < PATIENCE, "no event was sent");
     }
     let event = reader.join().expect("an event");
     let data: Value = serde_json::from_str(&event["data"]).expect("JSON");
@@ -476,10 +476,7 @@ fn the_page_about_the_api_lists_its_routes_and_its_problems() {
     if std::env::var_os("SHARDD_WRITE_DOCS").is_some() {
         std::fs::write(&path, &expected).expect("written");
     } else {
-        assert!(
-            page == expected,
-            "docs/API.md is not what the code says: SHARDD_WRITE_DOCS=1 writes it anew"
-        );
+        assert!(page == expected, "docs/API.md differs from the code: SHARDD_WRITE_DOCS=1 writes it again");
     }
 }
 

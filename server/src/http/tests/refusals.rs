@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// What has not happened by then never will.
+/// The limit of waits.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The limits of these tests.
 const SHORT: Duration = Duration::from_millis(200);
@@ -19,7 +19,7 @@ fn strict() -> Server {
 fn sent(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).expect("the server listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
-    // The server may have said no before it has seen all.
+    // The server may have refused before it has seen all.
     let _ = stream.write_all(bytes);
     stream
 }

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use super::*;
 
-/// The status and the body of what comes back.
+/// The status and the body of the answer.
 fn asked(server: &Server, request: &str, headers: &[&str], body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(server.address).expect("the server listens");
     let headers: String = headers.iter().map(|header| format!("{header}\r\n")).collect();

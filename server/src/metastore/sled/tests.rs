@@ -85,7 +85,7 @@ async fn leases_live_on_over_a_restart_with_their_full_time() {
     let store = open(&directory);
     tokio::time::advance(Duration::from_secs(4)).await;
     assert!(store.get("nodes/a").await.expect("get").is_some());
-    store.renew(lease).await.expect("the holder goes on as before");
+    store.renew(lease).await.expect("the holder continues as before");
     tokio::time::advance(Duration::from_secs(6)).await;
     assert_eq!(store.get("nodes/a").await, Ok(None));
     assert_eq!(store.renew(lease).await, Err(MetaError::LeaseLost { lease }));
@@ -116,7 +116,7 @@ proptest! {
         });
         let path = directory.path().join("db");
         let mut bytes = std::fs::read(&path).expect("sled's file");
-        // Behind the last byte that is not zero, nothing is said.
+        // Behind the last byte that is not zero, there is nothing.
         let length = bytes.iter().rposition(|byte| *byte != 0).expect("not empty") + 1;
         let at = at.index(length);
         match cut {

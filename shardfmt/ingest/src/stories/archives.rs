@@ -25,7 +25,7 @@ fn it_does_not_matter_how_an_archive_is_packed() {
         ("two.tgz", [gzip(left), gzip(right)].concat()),
         ("zoo.tar.zst", zstd(&plain)),
         ("two.tzst", [zstd(left), zstd(right)].concat()),
-        // What it is called counts for nothing.
+        // Its name counts for nothing.
         ("zoo.bin", zstd(&plain)),
         ("joined.tar.zst", zstd(&[tar(&zoo()[..1]), tar(&zoo()[1..])].concat())),
     ];
@@ -126,7 +126,7 @@ fn a_damaged_archive_names_the_last_good_member_and_is_read_up_to_it() {
         assert!(text.contains(reason) && text.contains("truncated or damaged"), "{text}");
         let both = directory(&[(name, bytes), ("zoo.tar", tar(&[("dog/9.png", png(9))]))]);
         let ingested = run(both.path(), &skipping(), 2).unwrap();
-        // The end of what was compressed is lost with the block that it lies in.
+        // The end of the compressed text is lost with the block that it lies in.
         let found = ingested.texts("path").len();
         assert!(found == good + 1 || (name.ends_with("zst") && found <= good + 1), "{name}: {found}");
         assert_eq!(ingested.left_out(), [name]);
@@ -283,7 +283,7 @@ fn an_error_does_not_wait_for_the_rest_of_the_archive() {
     assert!(read < junk + rest / 2, "{read} bytes were read");
 }
 
-/// Compressed as far as it goes.
+/// Compressed as much as possible.
 fn best(bytes: &[u8]) -> Vec<u8> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(bytes).unwrap();

@@ -75,7 +75,7 @@ fn check_damaged(
     if let Err(error) = &failing {
         prop_assert!(error.to_string().contains(name), "{}", error);
     }
-    // What fails is what is skipped, and nothing else.
+    // Only the failing parts are skipped.
     let config = IngestConfig { on_error: OnError::Skip, ..config.clone() };
     match (failing, run(&path, &config, 2)) {
         (Ok(failing), Ok(skipping)) => prop_assert_eq!(failing.rows(), skipping.rows()),

@@ -7,7 +7,7 @@ use arrow::array::Int64Array;
 
 use super::*;
 
-/// A file that can be read until so many bytes of it were given out.
+/// A file that can be read until a number of its bytes were given out.
 #[derive(Clone, Debug)]
 struct Far {
     bytes: bytes::Bytes,

@@ -9,7 +9,7 @@ use shardfmt::size::ByteSize;
 
 use super::*;
 
-/// Keeps shards, and refuses after so many, like a store that goes away.
+/// Keeps shards, and refuses after a number of them, like a store that goes away.
 struct Failing {
     kept: Kept,
     left: AtomicU64,
@@ -54,7 +54,7 @@ fn blake3_bytes(seed: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// The names of what is kept of the only ingest that left something here.
+/// The names of the kept files of the only ingest that left something here.
 fn kept_in(work: &Path) -> Vec<String> {
     let [kept] = &fs::read_dir(work).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()[..]
     else {
@@ -81,7 +81,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
-/// Copies what an ingest keeps when it has read so many rows: what would be there had it been killed.
+/// Copies the files that an ingest keeps when it has read a number of rows: those that a kill would leave.
 struct Snapshot {
     work: PathBuf,
     copy: TempDir,
@@ -119,7 +119,7 @@ impl Progress for Snapshot {
     }
 }
 
-/// What the first message says, which is what was there at the beginning.
+/// The content of the first message, which is the state at the beginning.
 #[derive(Default)]
 struct Beginning(OnceLock<u64>);
 
@@ -147,8 +147,8 @@ fn memory_does_not_matter_and_an_interrupted_ingest_goes_on() {
         let sink = Failing::after(5);
         let failed = ingest(open(), &config, &little, &sink, &NoProgress).expect_err("the store went away");
         assert!(matches!(failed, IngestError::Sink { .. }), "{failed}");
-        assert_eq!(kept_in(work.path()), ["journal", "rows-0"], "what was done is kept, in few files");
-        // Going on reads no piece again, and makes only what is missing.
+        assert_eq!(kept_in(work.path()), ["journal", "rows-0"], "the work is kept, in few files");
+        // A continued ingest reads no piece again, and makes only missing shards.
         sink.left.store(u64::MAX, Ordering::SeqCst);
         let again = ingest(open(), &config, &little, &sink, &NoProgress).unwrap();
         assert_eq!(again.id(), much.id());
@@ -180,7 +180,7 @@ fn whenever_it_was_killed_it_goes_on_with_other_threads_memory_and_shard_size() 
         version(&with(2, 1, work.path()), 2 << 20, &killed);
         let beginning = Beginning::default();
         let again = version(&with(1, 2, killed.copy.path()), 3 << 20, &beginning);
-        assert_ne!(beginning.0.get(), Some(&0), "it goes on where it was");
+        assert_ne!(beginning.0.get(), Some(&0), "it continues where it was");
         assert_eq!(again, version(&Resources::threads(2), 3 << 20, &NoProgress));
     }
 }
@@ -201,7 +201,7 @@ fn shards_of_another_cut_are_not_taken_for_those_of_this_one() {
             let written = read.write(Some(ByteSize(rows * row)), sink, &NoProgress)?;
             Ok::<_, IngestError>(written.finish().pop().unwrap())
         };
-        // Shard 292 has four rows in both: one in the middle of 512 shards, and what is left for the last of 293.
+        // Shard 292 has four rows in both: one in the middle of 512 shards, and the rest for the last of 293.
         let sink = Failing::after(400);
         write(4, &sink).expect_err("the store went away");
         sink.left.store(u64::MAX, Ordering::SeqCst);
@@ -270,7 +270,7 @@ fn a_shard_that_is_gone_is_made_again() {
     let open = || Source::open(&path, &config).unwrap();
     let first = Failing::after(5);
     ingest(open(), &config, &resources, &first, &NoProgress).expect_err("the store went away");
-    // Another store has none of what is on the list.
+    // Another store has none of the listed shards.
     let other = Failing::after(u64::MAX);
     let manifest = ingest(open(), &config, &resources, &other, &NoProgress).unwrap();
     assert_eq!(other.stored.load(Ordering::SeqCst), manifest.shards.len() as u64);

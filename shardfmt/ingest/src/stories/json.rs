@@ -190,12 +190,12 @@ fn no_integer_is_rounded_and_no_field_dropped_in_silence() {
     let text = ingest_lines("{\"id\": -1}\n{\"id\": 18446744073709551615}\n", &sequential());
     let text = text.err().unwrap().to_string();
     assert!(text.contains("column \"id\"") && text.contains("which no type of 64 bits holds"), "{text}");
-    // Who chooses a type knows what becomes of them; and as text they stay what they are.
+    // A user who chooses a type knows the result; and as text they stay unchanged.
     let wide = "{\"id\": 18446744073709551616, \"n\": 1}\n{\"id\": -1, \"n\": 2}\n";
     let texts = ingest_lines(wide, &typed(&[("id", "Utf8")])).unwrap();
     assert_eq!(texts.texts("id"), ["18446744073709551616", "-1"]);
     let config = IngestConfig { columns: Some(vec!["n".to_owned()]), ..sequential() };
     assert_eq!(ingest_lines(wide, &config).unwrap().integers("n"), [1, 2]);
-    // Numbers that say themselves that they are no integers are what they were.
+    // Numbers that are written as floats stay unchanged.
     assert_eq!(ingest_lines("{\"x\": 1e300}\n", &sequential()).unwrap().json(), [json!({"x": 1e300})]);
 }

@@ -157,12 +157,12 @@ impl Ingested {
         fields.map(|field| (field.name().clone(), field.data_type().to_string())).collect()
     }
 
-    /// What was left out, by name.
+    /// The parts left out, by name.
     pub(super) fn skipped_names(&self) -> Vec<&str> {
         self.manifest.skipped.iter().map(|skipped| skipped.name.as_str()).collect()
     }
 
-    /// What was left out: names, in input order.
+    /// The parts left out: names, in input order.
     pub(super) fn left_out(&self) -> Vec<String> {
         self.manifest.skipped.iter().map(|skipped| skipped.name.clone()).collect()
     }

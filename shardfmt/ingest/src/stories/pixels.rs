@@ -92,8 +92,8 @@ fn all_are_of_one_size_or_brought_to_it() {
     }
 }
 
-/// Decoders have code of their own for each kind of processor. What they make must not depend on it, as version ids would
-/// then, too.
+/// Decoders have code of their own for each kind of processor. Their output must not depend on it, as version
+/// ids would then, too.
 #[test]
 fn pixels_are_the_same_on_every_machine() {
     let noise = |x: u32, y: u32| [(x * y * 7) as u8, (x * 13 + y) as u8, (y * y) as u8];

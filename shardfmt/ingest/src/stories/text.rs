@@ -102,7 +102,7 @@ fn where_the_tokenizer_lies_does_not_matter_but_what_it_says_does() {
     fs::write(&copy, changed).unwrap();
     let changed = id(copy);
     assert_ne!(changed.0, there.0, "its digest is recorded");
-    assert_ne!(changed.1, there.1, "an interrupted ingest does not go on with another");
+    assert_ne!(changed.1, there.1, "an interrupted ingest does not continue with another");
 }
 
 #[test]

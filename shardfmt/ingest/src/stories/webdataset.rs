@@ -198,7 +198,7 @@ fn a_sample_that_lacks_a_member_is_said_skipped_or_has_a_null() {
     let text = refused(&members, &sequential());
     assert!(text.contains("1 of 3 samples have no \"text\", the first of them \"c/2\""), "{text}");
     let skipped = ingested(&members, &skipping());
-    // Nobody has all of them.
+    // No sample has all of them.
     assert!(
         matches!(skipped, Err(IngestError::NoSamples { .. })),
         "{:?}",

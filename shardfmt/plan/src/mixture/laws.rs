@@ -198,7 +198,7 @@ struct GoldenMixture {
     /// Of the first positions, and of some further on: whose each is, and which of its samples.
     first: Vec<[u64; 2]>,
     far: Vec<[u64; 3]>,
-    /// What is read of each source before epochs 1, 2 and 7.
+    /// The samples read of each source before epochs 1, 2 and 7.
     before: Vec<Vec<u64>>,
     digest: String,
 }

@@ -2,10 +2,10 @@
 
 use shardfmt::Commit;
 
-/// What is accepted as a commit has one form and one id.
+/// Bytes accepted as a commit have one form and one id.
 pub(crate) fn commit(data: &[u8]) -> bool {
     let Ok(commit) = Commit::from_bytes(data) else { return false };
-    let again = Commit::from_bytes(&commit.to_bytes()).expect("what was written is read");
+    let again = Commit::from_bytes(&commit.to_bytes()).expect("the written bytes are read");
     assert_eq!(again, commit);
     assert_eq!(again.id(), commit.id());
     true

@@ -8,13 +8,13 @@ use shardd_ingest::{
 };
 use shardfmt::{FinishedShard, Manifest, Shard, ShardId};
 
-/// What is accepted makes a version: shards that can be read, with as many rows as the manifest says. Passing over what
-/// cannot be read then makes the same one.
+/// An accepted input makes a version: shards that can be read, with as many rows as the manifest says.
+/// Passing over unreadable parts then makes the same one.
 fn is_accepted(inputs: impl Fn() -> Inputs, config: &IngestConfig) -> bool {
     let skipped = version(inputs(), &IngestConfig { on_error: OnError::Skip, ..config.clone() });
     let Ok(whole) = version(inputs(), config) else { return false };
     let skipped = skipped.expect("there is nothing to pass over");
-    // What is left out all the same is not what could not be read: tokens that fill no sequence.
+    // The parts left out all the same are not unreadable: tokens that fill no sequence.
     assert_eq!((whole.shards, whole.skipped), (skipped.shards, skipped.skipped));
     true
 }
@@ -39,7 +39,7 @@ fn version(inputs: Inputs, config: &IngestConfig) -> Result<Manifest, IngestErro
         let shard = Shard::from_bytes(made.swap_remove(at).bytes).expect("a shard");
         assert_eq!(shard.rows(), entry.rows);
     }
-    assert_eq!(Manifest::decode(&manifest.encode()).expect("what was written is read"), manifest);
+    assert_eq!(Manifest::decode(&manifest.encode()).expect("the written bytes are read"), manifest);
     Ok(manifest)
 }
 
@@ -99,7 +99,7 @@ pub(crate) fn webdataset(data: &[u8]) -> bool {
     is_accepted(|| Inputs::in_memory("samples.tar", data.to_vec()), &config)
 }
 
-/// A shard of MosaicML whose index says what it says of itself.
+/// A shard of MosaicML whose index matches its contents.
 pub(crate) fn mds(data: &[u8]) -> bool {
     let samples = data.first_chunk().map_or(0, |samples| u32::from_le_bytes(*samples));
     let index = format!(

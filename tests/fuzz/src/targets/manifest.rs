@@ -6,7 +6,8 @@ use std::ops::Range;
 use shardfmt::manifest::ManifestBytes;
 use shardfmt::{Manifest, ManifestFile, VersionId};
 
-/// What is accepted as a manifest is one: once written, it is read and written as the same, and by range it says the same.
+/// Bytes accepted as a manifest are one: once written, it is read and written as the same, and by range it
+/// says the same.
 pub(crate) fn manifest(data: &[u8]) -> bool {
     let file = ManifestFile::open(VersionId::of(data), InMemory { file: data.to_vec(), tree: Vec::new() });
     if let Ok(file) = &file {
@@ -14,7 +15,7 @@ pub(crate) fn manifest(data: &[u8]) -> bool {
     }
     let Ok(manifest) = Manifest::decode(data) else { return false };
     let written = manifest.encode();
-    let again = Manifest::decode(&written).expect("what was written is read");
+    let again = Manifest::decode(&written).expect("the written bytes are read");
     assert_eq!(again.encode(), written);
     assert_eq!((again.sample_count(), again.schema), (manifest.sample_count(), manifest.schema.clone()));
 
@@ -45,7 +46,7 @@ pub(crate) fn look_through(file: &ManifestFile) {
     let _ = (file.labels(), file.inputs(), file.skipped(), file.shard_rows(), file.manifest());
 }
 
-/// A manifest that somebody else keeps.
+/// A manifest in a foreign store.
 pub(crate) struct InMemory {
     pub(crate) file: Vec<u8>,
     pub(crate) tree: Vec<u8>,

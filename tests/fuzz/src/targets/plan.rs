@@ -5,10 +5,11 @@ use shardd_plan::{Epoch, Plan, PlanDocument, SlotTable};
 /// Rows of the shards that plans are made for.
 const SHARDS: [&[u32]; 3] = [&[1], &[64, 64, 64, 37], &[3, 1000, 8, 17, 512]];
 
-/// What is accepted as a plan document has one form and one id. A plan of it orders every sample of every epoch once.
+/// Bytes accepted as a plan document have one form and one id. A plan of it orders every sample of every
+/// epoch once.
 pub(crate) fn plan(data: &[u8]) -> bool {
     let Ok(document) = PlanDocument::from_bytes(data) else { return false };
-    let again = PlanDocument::from_bytes(&document.to_bytes()).expect("what was written is read");
+    let again = PlanDocument::from_bytes(&document.to_bytes()).expect("the written bytes are read");
     assert_eq!(again, document);
     assert_eq!(again.id(), document.id());
     let mut fits = false;

@@ -4,7 +4,7 @@ use shardfmt::RowCodec;
 
 use super::Draw;
 
-/// What is accepted as rows is canonical: written again, it is the same bytes.
+/// Bytes accepted as rows are canonical: written again, they are the same bytes.
 pub(crate) fn row(data: &[u8]) -> bool {
     let mut draw = Draw::new(data);
     let codec = RowCodec::new(draw.schema()).expect("a schema that rows can hold");

@@ -5,8 +5,8 @@ use shardfmt::{RowDigest, Shard, ShardWriter, Sidecar};
 /// How many rows are looked at. Nulls take no bytes, so a kilobyte can have four billion rows.
 const MOST_ROWS: u32 = 1 << 12;
 
-/// What is accepted as a shard has rows that can be written, and a shard written of them has the same rows: read whole, and
-/// read by range with its sidecar.
+/// Bytes accepted as a shard have rows that can be written, and a shard written of them has the same rows:
+/// read whole, and read by range with its sidecar.
 pub(crate) fn shard(data: &[u8]) -> bool {
     let Ok(shard) = Shard::from_bytes(data.to_vec()) else { return false };
     let rows = shard.rows().min(MOST_ROWS);

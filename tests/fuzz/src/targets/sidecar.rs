@@ -9,8 +9,8 @@ use super::Draw;
 /// Most bytes that are fetched, and the largest record batch: a sidecar may name up to 4 GiB of a shard.
 const MOST_BYTES: u64 = 1 << 20;
 
-/// What is accepted as a sidecar is one: written and read again, it is the same. However wrong its map, planning and
-/// decoding a read either fail or give as many rows as were asked for.
+/// Bytes accepted as a sidecar are one: written and read again, it is the same. However wrong its map,
+/// planning and decoding a read either fail or give as many rows as were asked for.
 pub(crate) fn sidecar(data: &[u8]) -> bool {
     let mut draw = Draw::new(data);
     let schema = draw.schema();

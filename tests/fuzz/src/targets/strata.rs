@@ -2,7 +2,7 @@
 
 use shardd_plan::{SampleNo, Strata};
 
-/// What is accepted as strata has one encoding, and puts every sample into one of them.
+/// Bytes accepted as strata have one encoding, and put every sample into one of them.
 pub(crate) fn strata(data: &[u8]) -> bool {
     let Ok(strata) = Strata::decode(data) else { return false };
     assert_eq!(strata.encode(), data);

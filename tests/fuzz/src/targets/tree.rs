@@ -11,7 +11,7 @@ const FILE: &[u8] = include_bytes!("../../../../shardfmt/testdata/golden.indexed
 static TRUTH: LazyLock<(VersionId, Manifest)> =
     LazyLock::new(|| (VersionId::of(FILE), Manifest::decode(FILE).expect("a golden file")));
 
-/// Whatever the tree is said to be, the manifest that is read is the one that was asked for.
+/// With any tree, the manifest that is read is the one that was asked for.
 pub(crate) fn tree(data: &[u8]) -> bool {
     let (id, truth) = &*TRUTH;
     let file = ManifestFile::open(*id, InMemory { file: FILE.to_vec(), tree: data.to_vec() });

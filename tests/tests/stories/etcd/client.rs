@@ -9,7 +9,7 @@ use shardd_store::metastore::{Expected, MetaError, Metastore, conformance};
 use shardd_tests::{Etcd, wait_until};
 use tokio::time::timeout;
 
-/// What has not happened by then never will.
+/// The limit of waits.
 const PATIENCE: Duration = Duration::from_secs(180);
 
 fn open(url: &str) -> Arc<dyn Metastore> {
@@ -96,7 +96,7 @@ async fn an_etcd_that_is_away_is_said_to_be_so_and_found_again() {
         store.list("").await.map(drop),
     ];
     for refusal in refusals {
-        let error = refusal.expect_err("nobody is there");
+        let error = refusal.expect_err("no member is there");
         let text = error.to_string();
         assert!(matches!(error, MetaError::Unavailable { .. }), "{text}");
         assert!(
@@ -165,9 +165,9 @@ async fn killing_the_leader_loses_no_acknowledged_write_and_makes_none_twice() {
                 let leader = etcd.leader();
                 etcd.kill(leader);
                 let (killed, before) = (Instant::now(), written.load(Ordering::Relaxed));
-                wait_until("writers go on", || written.load(Ordering::Relaxed) > before + WRITERS);
+                wait_until("writers continue", || written.load(Ordering::Relaxed) > before + WRITERS);
                 println!(
-                    "leader killed after {before} writes; writing went on within {:?}",
+                    "leader killed after {before} writes; writing continued within {:?}",
                     killed.elapsed()
                 );
                 etcd.restart(leader);
@@ -208,7 +208,7 @@ async fn killing_the_leader_loses_no_acknowledged_write_and_makes_none_twice() {
     };
     timeout(PATIENCE, follow).await.expect("the follower saw all");
     for writer in writers {
-        writer.await.expect("every writer came to its end");
+        writer.await.expect("every writer reached its end");
     }
     let _etcd =
         tokio::task::spawn_blocking(|| killer.join()).await.expect("joins").expect("the killer did it");

@@ -52,7 +52,7 @@ fn a_cluster_outlives_the_node_that_founded_it() {
     ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
     cluster.nodes[0].kill();
 
-    // Nobody needs it: for new names, new versions and new plans, for reading, or to start.
+    // No command needs it: for new names, new versions and new plans, for reading, or to start.
     ask(&cluster, 1, &["tag", "digits", "after"]);
     ask(&cluster, 1, &["ingest", &digits("test"), "--name", "more"]);
     cluster.nodes[1].stop();
@@ -61,7 +61,7 @@ fn a_cluster_outlives_the_node_that_founded_it() {
     let delivered = read(&cluster, 1, &reading(&plan, 2), |_, _| {});
     assert_eq!(delivered.epochs.values().map(|(samples, _)| *samples).collect::<Vec<_>>(), [1437, 1437]);
 
-    // It comes back as what it was, without being told again where the metadata is.
+    // It comes back as before, without a new setting for the metadata.
     cluster.nodes[0].forget_metastore();
     cluster.nodes[0].restart();
     let listed = ask(&cluster, 0, &["tag", "digits"]);

@@ -12,7 +12,7 @@ use image::RgbImage;
 use parquet::arrow::ArrowWriter;
 use tempfile::TempDir;
 
-/// What is ingested: paths in the tree, and options.
+/// The inputs: paths in the tree, and options.
 pub(crate) const KINDS: &[&[&str]] = &[
     &["digits.parquet"],
     &["large.parquet"],

@@ -182,8 +182,8 @@ impl Modules {
         Some(full)
     }
 
-    /// The module that defines what `path` names, a path from the crate root. Re-exports are followed, and what is no
-    /// module ends the path.
+    /// The module that defines what `path` names, a path from the crate root. Re-exports are followed, and a
+    /// name of no module ends the path.
     fn home(&self, path: &[String], depth: usize) -> Module {
         let mut module = Vec::new();
         for (at, name) in path.iter().enumerate() {

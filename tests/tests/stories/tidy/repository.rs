@@ -135,7 +135,7 @@ pub(crate) fn code_paths<'a>(text: &'a str, tops: &[&str]) -> impl Iterator<Item
     text.split('`').skip(1).step_by(2).filter(is_path)
 }
 
-/// The files of the repository: what git tracks, or what is there where git does not know.
+/// The files of the repository: those that git tracks, or all of them without git.
 pub(crate) fn files() -> &'static [String] {
     static FILES: LazyLock<Vec<String>> = LazyLock::new(|| {
         let listed = Command::new("git").arg("-C").arg(root()).args(["ls-files", "-z"]).output();

@@ -28,7 +28,7 @@ impl Desk {
         command.output().expect("shardctl starts")
     }
 
-    /// What it printed; it must have succeeded.
+    /// Its output; it must have succeeded.
     pub(crate) fn done(&self, args: &[&str]) -> String {
         let output = self.run(args);
         assert!(output.status.success(), "{args:?}: {}", text(&output.stderr));

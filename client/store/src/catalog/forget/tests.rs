@@ -107,7 +107,7 @@ impl Here {
         manifest.shards.iter().flat_map(of).collect()
     }
 
-    /// Commits versions without the rows, as far as present ones have them.
+    /// Commits versions without the rows, if present ones have them.
     fn clean(&self, dataset: usize, rows: &BTreeSet<usize>) {
         let Some((id, manifest)) = self.present(dataset) else { return };
         let rows: BTreeSet<RowDigest> = rows.iter().map(|row| digest(*row)).collect();
@@ -200,7 +200,7 @@ impl Store for Here {
     }
 }
 
-/// What is wrong with a sidecar.
+/// The damage of a sidecar.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     None,
@@ -265,7 +265,7 @@ proptest! {
             let left: Vec<String> = before.iter().filter(|text| !is_forgotten(text)).cloned().collect();
             prop_assert_eq!(here.texts(dataset), left);
         }
-        // Nothing dangles, and what was there cannot come back.
+        // Nothing dangles, and removed rows cannot come back.
         here.block(here.catalog.gc(&GcOptions { dry_run: false, older_than_s: 0 })).expect("all that is named is there");
         for HoldingShard { shard, .. } in &shown.shards {
             let refused = here.block(async {
@@ -329,7 +329,7 @@ fn a_forget_that_was_killed_is_finished_without_knowing_its_rows() {
     here.commit(0, &rows[1..], 7);
     let nothing = here.block(here.catalog.forget(&asked(&BTreeSet::new(), false))).expect("nothing is begun");
     assert_eq!(nothing, ForgetReport { dry_run: false, ..ForgetReport::default() });
-    // It came as far as its marks.
+    // It got to its marks.
     here.block(here.catalog.origin().put_forgotten(old.shards[0].id)).expect("puts");
     let refused =
         here.block(here.catalog.commit(&name(2), None, old.id(), &CommitNote::of(Operation::RESTORE)));
@@ -337,7 +337,7 @@ fn a_forget_that_was_killed_is_finished_without_knowing_its_rows() {
     let done = here.block(here.catalog.forget(&asked(&BTreeSet::new(), false))).expect("it is finished");
     assert_eq!((done.shards.len(), done.versions.len(), done.datasets[0].cut), (1, 1, 1));
     assert_eq!(here.holding(&BTreeSet::from([0])), [""; 0]);
-    // What the version had beside it waits for gc, as what is pruned does.
+    // The other objects of the version wait for gc, as pruned ones do.
     here.block(here.catalog.gc(&GcOptions { dry_run: false, older_than_s: 0 })).expect("nothing dangles");
     assert_eq!(here.texts(0).len(), ROWS - 1);
 }

@@ -234,7 +234,7 @@ impl Model {
                 self.histories.retain(|_, history| !history.is_empty());
             }
             Event::Plan { mask, seed } => {
-                // What was removed can be planned until it is collected.
+                // A removed version can be planned until it is collected.
                 if catalog.put_plan(&plan(mask, seed)).await.is_ok() {
                     self.plans.insert((mask, seed));
                 } else {
@@ -411,7 +411,7 @@ const TWO_HOURS: Duration = Duration::from_secs(7200);
 async fn an_ingest_under_way_loses_nothing_to_a_gc_that_is_told_to_spare_nothing() {
     let hour = Duration::from_secs(3600);
     let catalog = in_memory();
-    // Garbage of a version that was committed once, one shard of which is in what comes as well.
+    // Garbage of a version that was committed once, one shard of which is in the next version as well.
     catalog.upload(0b0011).await;
     catalog.advance(0, 0b0011).await.expect("all of it is there");
     catalog.remove_dataset(&name(0), manifest(0b0011).id()).await.expect("it is there");

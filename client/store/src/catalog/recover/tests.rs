@@ -110,7 +110,7 @@ async fn commits_alone_bring_back_names_versions_and_plans() {
     assert!(report.datasets.iter().all(|dataset| dataset.from_commits) && report.lost.is_empty());
     assert_eq!(after.everything().await, before.everything().await);
     assert_eq!(after.recover(WRITE).await.expect("again"), RecoverReport::default());
-    // It goes on as the same catalog: gc trusts it, and finds nothing to delete.
+    // It continues as the same catalog: gc trusts it, and finds nothing to delete.
     let gc = after.gc(&GcOptions { dry_run: false, older_than_s: 0 }).await.expect("alone");
     assert_eq!(gc.total().objects, 0);
 }
@@ -144,7 +144,7 @@ async fn a_pruned_history_comes_back_from_the_oldest_commit_on_that_is_left() {
     let log = before.log(&name("digits"), 10).await.expect("its history");
     before.prune(&name("digits"), log[1].id).await.expect("prunes");
     before.gc(&GcOptions { dry_run: false, older_than_s: 0 }).await.expect("alone");
-    assert!(origin.commit(log[3].id).await.is_err(), "gc has taken what was pruned");
+    assert!(origin.commit(log[3].id).await.is_err(), "gc has removed the pruned objects");
 
     let after = over(&origin);
     let report = after.recover(WRITE).await.expect("recovers");

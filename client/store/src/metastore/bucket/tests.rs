@@ -56,7 +56,7 @@ async fn two_openings_of_one_bucket_are_one_store() {
     let late = ours.put("k", b"2".to_vec(), Expected::Absent, None).await;
     assert_eq!(late, Err(MetaError::Conflict { key: "k".to_owned(), actual: Some(revision) }));
     theirs.delete("k", Expected::Any).await.expect("deletes");
-    assert_eq!(ours.get("k").await, Ok(None), "what is known is looked at again");
+    assert_eq!(ours.get("k").await, Ok(None), "the known state is checked again");
 }
 
 #[tokio::test(start_paused = true)]
@@ -84,7 +84,7 @@ async fn the_object_can_be_read_by_people_and_damage_is_noticed() {
         let mut spoiled = bytes.clone();
         spoiled[at] ^= 1;
         store.put(&place, spoiled.into()).await.expect("puts");
-        let error = metastore.get("refs/mnist").await.expect_err("it is not what was put");
+        let error = metastore.get("refs/mnist").await.expect_err("it is not the value that was put");
         assert!(matches!(&error, MetaError::Damaged { what, .. } if what == "meta/pointers"), "{error}");
     }
     let high = encode(&Document::high());
@@ -191,7 +191,7 @@ proptest! {
     }
 }
 
-/// Three count on in the same key, over a network that fails: what each was told adds up to what is there.
+/// Three count on in the same key, over a network that fails: the answers to each add up to the value.
 async fn count_on(faults: Vec<Fault>) {
     let store = Arc::new(Scripted::default());
     over(&store).put("count", vec![0], Expected::Absent, None).await.expect("nothing fails yet");
@@ -241,7 +241,7 @@ enum Conditions {
     NoTags,
 }
 
-/// A store in memory that does as it is told; everything takes its turn.
+/// A store in memory that follows a script; everything takes its turn.
 #[derive(Debug, Default)]
 struct Scripted {
     inner: Arc<InMemory>,
@@ -263,7 +263,7 @@ impl Scripted {
     async fn deliver(&self) {
         let late = std::mem::take(&mut *self.late.lock().expect("held shortly"));
         for (path, payload, options) in late {
-            // Nobody waits for the answer.
+            // No caller waits for the answer.
             let _ = self.inner.put_opts(&path, payload, options).await;
         }
     }

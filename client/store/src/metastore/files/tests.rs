@@ -54,7 +54,7 @@ async fn a_damaged_file_is_named() {
     let mut bytes = std::fs::read(&path).expect("the key's file");
     *bytes.last_mut().expect("not empty") ^= 1;
     std::fs::write(&path, bytes).expect("writes");
-    let error = store.get("refs/mnist").await.expect_err("the value is not what was put");
+    let error = store.get("refs/mnist").await.expect_err("the value is not the one that was put");
     assert!(matches!(&error, MetaError::Damaged { what, .. } if what == "keys/refs%2Fmnist"), "{error}");
 }
 

@@ -38,7 +38,7 @@ async fn a_removed_run_leaves_the_caches_and_its_name_to_another() {
         engine.detach(&name, rank).await.expect("it was attached");
     }
     assert_eq!(state().await, State::Finished);
-    catalog.remove_run(&name, RemoveRun::default()).await.expect("nobody reads");
+    catalog.remove_run(&name, RemoveRun::default()).await.expect("no rank reads");
     until(&world, "the run is forgotten", |engine| {
         engine.known_run(&name).is_none()
             && engine.cache.is_empty()

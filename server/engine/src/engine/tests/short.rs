@@ -12,7 +12,8 @@ const EPOCHS: u32 = 2;
 /// Positions of a step.
 const STEP: u64 = 512;
 
-/// Bytes of what the caches cannot hold when an epoch begins: nobody can read less of it from the store, whatever is evicted when.
+/// Bytes that the caches cannot hold when an epoch begins: no node can read less of them from the store,
+/// whatever is evicted when.
 fn optimum(cluster: &World) -> u64 {
     let needs = capacity::Needs::of(&cluster.plan, &cluster.manifest);
     let resting = needs.read_bytes * u64::from(cluster.plan.document().partitions);
@@ -98,7 +99,7 @@ async fn read_in_steps(cluster: &World, name: &RunId, epoch: u32) {
     assert_eq!(seen.len() as u64, samples);
 }
 
-/// What a node gives of grains: all of them from its segments, or what was asked for.
+/// The grains a node gives: all of them from its segments, or the requested ones.
 async fn given(engine: &Arc<Engine>, name: &RunId, ask: &LocateRequest) -> Vec<Vec<u8>> {
     'again: loop {
         let (reply, inline) = engine.locate(name, ask.clone()).await.expect("any node gives any grain");
@@ -236,7 +237,7 @@ async fn what_finds_no_room_where_it_goes_is_sent_again() {
         tokio::time::timeout(Duration::from_secs(60), is_filled).await.expect("the store is there");
     }
 
-    // Something else takes up all the room that is left, for good as far as the engine knows.
+    // Something else takes up all the room that is left, for good in the eyes of the engine.
     let state = taker.run(&name).await.expect("attached");
     state.is_first_tidied(state.generation(), 0);
     let class = crate::cache::Class::until("r", 1000);

@@ -37,7 +37,7 @@ async fn what_is_said_of_the_exchange_reaches_every_node_also_one_that_comes_lat
     let of_none = ChangeExchange { node: Some(node(9)), ..resume };
     let refused = cluster.engines[0].change_exchange(&of_none).await.expect_err("no such node");
     assert!(refused.to_string().contains("n9 is not among"), "{refused}");
-    // What a later release has said stays as it is, and so does what was understood before.
+    // The overrides of a later release stay, and so do those understood before.
     let later = br#"{"all":{"rate":"as the moon has it"}}"#.to_vec();
     cluster.meta.put("exchange/overrides", later.clone(), Expected::Any, None).await.expect("put");
     let refused = cluster.engines[0].change_exchange(&pause).await.expect_err("not understood");
@@ -80,7 +80,7 @@ async fn a_pause_costs_misses_and_it_is_told_who_gave_them() {
     let (one, two) = (&cluster.engines[0], &cluster.engines[1]);
     let state = one.run(&name).await.expect("known");
     let hosted = state.hosted_grains(&two.node, 1).into_iter();
-    // What comes here in the next epoch may be on its way.
+    // Grains that come here in the next epoch may be on its way.
     let next = state.hosted_grains(&one.node, 2);
     let elsewhere = |grain: &GrainNo| !next.contains(grain) && !one.is_resident(&state, *grain);
     let grain = hosted.rev().find(elsewhere).expect("not all of them came from here or come here");
@@ -128,7 +128,7 @@ async fn clearing_at_every_step_takes_nothing_that_a_run_needs_and_in_the_end_ta
             let other = engine.evict(of(Some(shardfmt::VersionId::of(b"?")), false)).await;
             assert!(matches!(other, Err(EngineError::Origin(OriginError::NotFound { .. }))), "{other:?}");
             let version = cluster.plan.document().version;
-            // What the exchange is still bringing comes to nobody.
+            // Grains that the exchange still brings have no reader.
             while engine.cache.used() > 0 {
                 engine.evict(of(Some(version), false)).await.expect("cleared");
             }

@@ -166,7 +166,7 @@ fn a_copy_that_is_damaged_itself_is_no_copy() {
     let repair = story.repair();
     repair.search_store(&other.memory, "the other").expect("room");
     assert!(!repair.is_done());
-    // But what is left of it is not looked at: it may be anything.
+    // But its remains are not looked at: it may be anything.
     assert_eq!(repair.finish().0, []);
 }
 

@@ -215,7 +215,7 @@ fn an_export_is_whole_or_not_there() {
             foreign.to_string().contains("out.tmp: is there already, and is not of an export"),
             "{foreign}"
         );
-        assert_eq!(fs::read(staging.join(name)).expect("there"), b"mine", "what is not ours stays");
+        assert_eq!(fs::read(staging.join(name)).expect("there"), b"mine", "foreign files stay");
         fs::remove_file(staging.join(name)).expect("there");
     }
     // As an export leaves it that was killed.

@@ -82,7 +82,7 @@ fn rows_are_found_by_values_of_their_columns() {
     assert_eq!(found(&version, &twice, &memory), of(&[8, 50]), "any value of a column");
     let both = [condition("label", &["7", "8"]), condition("text", &["text 8"])];
     assert_eq!(found(&version, &both, &memory), of(&[8]), "every column");
-    assert_eq!(found(&version, &[condition("text", &[""])], &memory), [], "what is missing fits nothing");
+    assert_eq!(found(&version, &[condition("text", &[""])], &memory), [], "a missing row fits nothing");
     assert_eq!(found(&version, &[condition("blob", &["0".repeat(40).as_str()])], &memory), of(&[48]));
 }
 

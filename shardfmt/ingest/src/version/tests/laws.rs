@@ -131,7 +131,7 @@ fn what_is_resharded_is_what_that_size_would_have_made() {
         let new =
             reshard(base(&coarse), ByteSize(1500), None, &memory, 2, &memory, &NoProgress).expect("intact");
         assert_eq!(new.shards, fine.shards);
-        assert_eq!(settings(&new), settings(&fine), "and it goes on with those settings");
+        assert_eq!(settings(&new), settings(&fine), "and it continues with those settings");
         assert_ne!(new.id(), fine.id(), "but it says where it came from");
         assert_eq!(made_of(&new), Some(coarse.id()));
     }
@@ -173,7 +173,7 @@ fn resharding_measures_shards_from_before_they_were_measured() {
     old.shards.iter_mut().for_each(|shard| shard.statistics = None);
     let size = ByteSize(old.shards.iter().map(|entry| entry.row_bytes).max().expect("four"));
     let new = reshard(base(&old), size, None, &memory, 2, &memory, &NoProgress).expect("intact");
-    assert_eq!(new.shards, measured.shards, "the same shards, and what they are like");
+    assert_eq!(new.shards, measured.shards, "the same shards, with the same statistics");
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn resharding_can_change_the_compression_alone() {
     assert_eq!(rows(&small, &memory), rows_of(&table(0..300)));
     assert_eq!(cut(&small, "none").shards, old.shards);
     assert_eq!(cut(&small, "zstd").id(), small.id(), "nothing changes");
-    // A compressed shard is made anew of rows that are not.
+    // A compressed shard is made again from uncompressed rows.
     let lost = small.shards[2].id;
     memory.remove(lost, File::Shard);
     let findings = check(&small.shards[2], &memory);
