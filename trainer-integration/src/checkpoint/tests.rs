@@ -26,7 +26,8 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
-/// A block of so many trained and frozen numbers, with an optimizer of two moments after its first step, or before it.
+/// A block of these numbers of trained and frozen parameters, with an optimizer of two moments after its
+/// first step, or before it.
 fn block(index: usize, (trained, frozen): (usize, usize), has_moments: bool) -> BlockLayout {
     let moments = if has_moments { trained } else { 0 };
     let name = |what: &str| format!("{index}.{what}");
@@ -520,7 +521,8 @@ fn only_what_has_changed_is_written_again() {
     }
 }
 
-/// The size of a model of which a snapshot is a hundred megabytes; what it costs is printed, and only bytes are asserted.
+/// The size of a model of which a snapshot is a hundred megabytes; its cost is printed, and only bytes are
+/// asserted.
 #[test]
 fn of_a_gpt_with_one_trained_block_the_second_checkpoint_is_that_block() {
     let (width, blocks) = (384, 12);

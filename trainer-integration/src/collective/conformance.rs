@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::sums::{Algorithm, all_reduce_by};
 use super::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Place};
 
-/// Makes a connected world of so many ranks whose operations wait no longer than the duration.
+/// Makes a connected world of a number of ranks whose operations wait no longer than the duration.
 pub type MakeWorld<'a> = &'a dyn Fn(u32, Duration) -> Vec<Box<dyn Collective>>;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -252,7 +252,7 @@ fn a_rank_that_gives_up_says_why(members: Vec<Box<dyn Collective>>) {
     });
 }
 
-/// What is sent to it is more than sockets buffer, and nobody there reads it.
+/// It gets more bytes than sockets buffer, and no code there reads them.
 fn a_rank_that_gives_up_while_it_is_sent_to_says_why(members: Vec<Box<dyn Collective>>) {
     let started = Instant::now();
     each(members, |member| {
@@ -284,7 +284,7 @@ fn an_abort_is_heard_by_those_who_wait_for_another(mut members: Vec<Box<dyn Coll
     drop(absent);
 }
 
-/// Rank 2 comes when the others, who have nothing to do but wait for it, have said that they are there.
+/// Rank 2 comes when the others, who have nothing to do but wait for it, have announced themselves.
 fn who_is_waited_for_is_reported(members: Vec<Box<dyn Collective>>) {
     let arrived = std::sync::Barrier::new(3);
     each(members, |member| {
@@ -318,7 +318,7 @@ fn a_late_rank_is_named(mut members: Vec<Box<dyn Collective>>) {
         assert!(matches!(why, CollectiveError::Late { .. } | CollectiveError::Aborted { .. }), "{why:?}");
         assert_eq!(why.rank(), 0, "{why}");
     });
-    // What they sent before they gave up is still there, what comes after is not.
+    // What they sent before they gave up is still there, later messages are not.
     let why = late.barrier().and_then(|()| late.barrier()).unwrap_err();
     assert_eq!(why.rank(), 0, "{why}");
 }

@@ -62,8 +62,8 @@ fn what_is_not_sent_now_is_sent_later() {
             let missing: Vec<f64> = received.iter().zip(&expected).map(|(one, other)| one - other).collect();
             length(&missing)
         };
-        // Without feedback, what is missing would grow with the steps (or their root); with it, it stays what one step leaves behind, or
-        // what has not had its turn.
+        // Without feedback, the error would grow with the steps (or their root); with it, it stays the
+        // remainder of one step, or the numbers that wait for their turn.
         let (early, late) = (distance(100), distance(400));
         assert!(late < early * 1.5 + 1e-2, "{compression}: {early} after 100 steps, {late} after 400");
     }

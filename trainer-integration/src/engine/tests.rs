@@ -244,10 +244,7 @@ fn skipped_tied_and_unused_tensors_have_the_gradients_of_one_graph() {
     let found = gradient(chain.into_model(), vec![columns(16, 1)]);
     assert_close(&found, &expected, 1e-6);
     let unused = 64 * 16 + 16 + 16 * 16 + 16;
-    assert!(
-        found[unused..unused + 12].iter().all(|number| *number == 0.0),
-        "what is not used stays as it is"
-    );
+    assert!(found[unused..unused + 12].iter().all(|number| *number == 0.0), "unused weights stay unchanged");
 }
 
 #[test]
@@ -434,7 +431,7 @@ fn a_clipped_step_is_as_long_as_it_may_be_and_goes_the_same_way() {
     assert!((length(&free) - norm).abs() < 1e-4 * norm, "{} of {norm}", length(&free));
     let limit = (norm / 4.0) as f32;
     let (same, clipped) = moved(Some(limit));
-    assert_eq!(same, norm, "told as it was before");
+    assert_eq!(same, norm, "reported as before");
     assert!((length(&clipped) - norm / 4.0).abs() < 1e-4 * norm);
     for (free, clipped) in free.iter().zip(&clipped) {
         assert!((free / 4.0 - clipped).abs() < 1e-6 * norm.max(1.0));
@@ -579,7 +576,8 @@ fn gradients_that_stay_on_the_device_give_the_same_but_for_rounding() {
                 engine = engine.with_device_sums(Box::new(Staged::default()));
             }
             for step in 0..3 {
-                // Two micro-batches of each virtual rank; in the second step one has none at all, in the last nobody has a second one.
+                // Two micro-batches of each virtual rank; in the second step one has none at all, in the last
+                // none has a second one.
                 let of = |round: u64| -> Vec<Share<'static>> {
                     let rows = |rank: u32| if step == 1 && rank == 2 { 0 } else { 4 + rank as usize };
                     let seed = |rank: u32| step << 8 | round << 4 | u64::from(rank);

@@ -22,7 +22,7 @@ use crate::zero::Zero;
 
 const V: u32 = 4;
 
-/// A place, and a training that can be told there more than once.
+/// A place, and a training that can run there more than once.
 struct Lab {
     directory: TempDir,
     config: TrainConfig,
@@ -34,11 +34,11 @@ struct Lab {
 /// What happens to a training.
 #[derive(Clone, Copy, Default)]
 struct Fate {
-    /// It is asked to stop after so many steps of its own.
+    /// It is asked to stop after a number of its own steps.
     stops: Option<u64>,
-    /// A rank is gone after so many.
+    /// A rank is gone after a number of them.
     dies: Option<u64>,
-    /// It keeps a checkpoint after every so many.
+    /// It keeps a checkpoint at intervals of this number.
     checkpoints: Option<u64>,
     /// It goes back to the checkpoint of this step.
     back_to: Option<u64>,
@@ -75,7 +75,7 @@ impl Lab {
         MemorySteps::new(self.rows.clone(), ranks, rank, self.batch_size, self.config.epochs)
     }
 
-    /// Trains on so many ranks.
+    /// Trains on a number of ranks.
     fn train(
         &self,
         run: &str,
@@ -145,7 +145,7 @@ impl Lab {
     }
 }
 
-/// Gives so many steps, then fails.
+/// Gives a number of steps, then fails.
 struct Mortal {
     source: MemorySteps,
     left: u64,
@@ -251,7 +251,7 @@ fn a_training_in_parts_has_the_steps_of_one_that_nothing_happened_to() {
     assert!(worlds.len() >= 3 && worlds.last() == Some(&1), "{worlds:?}");
     let steps: Vec<&str> = record.checkpoints.iter().filter_map(|name| name.split('-').next()).collect();
     assert!(steps.is_sorted() && steps.last() == Some(&"000000000033"), "{steps:?}");
-    // Where nothing is left to do, the record stays what it is.
+    // Where nothing is left to do, the record stays unchanged.
     trained(lab.train("parts", 2, &lab.about(), Fate { checkpoints, ..Fate::default() }));
     assert_eq!(lab.record("parts").0, id);
     // Who goes back begins a record of its own with the steps that were the same.
@@ -306,7 +306,7 @@ fn a_rerun_is_the_same_on_any_number_of_ranks_or_ends_where_it_is_not() {
     for world in [1, 3] {
         assert_eq!(Some(trained(lab.train("again", world, &again, Fate::default())).digest), whole.weights);
     }
-    // Of a training that was stopped, as far as it came.
+    // Of a training that was stopped, up to its end.
     let (id, short) = lab.record("short");
     for outcome in lab.train("again", 3, &Purpose::Compare(id, Box::new(short)), Fate::default()) {
         assert!(matches!(outcome, Ok(Outcome::Stopped(stopped)) if stopped.steps == 11));

@@ -241,7 +241,7 @@ fn what_no_scale_brings_into_sixteen_bits_is_a_bad_step() {
 #[test]
 fn columns_that_sixteen_bits_do_not_hold_are_standardised_before() {
     let scaled = |precision| {
-        // What is 0 to 255 in the rows becomes 0 to 25,500,000.
+        // Values of 0 to 255 in the rows become 0 to 25,500,000.
         let input = InputOptions { input_max: Some(1e-5), ..InputOptions::default() };
         let (loss_scale, epochs) = (LossScale::of_exponent(4), 2);
         let config = TrainConfig { precision, input, loss_scale, epochs, ..config() };
@@ -438,7 +438,7 @@ fn a_bad_step_undoes_those_since_the_checkpoint_also_in_a_training_that_is_inter
     let config = TrainConfig { guard, rate: 0.02, ..config() };
     let trained = |outcomes: Vec<Outcome>| match outcomes.into_iter().next() {
         Some(Outcome::Trained(trained)) => trained,
-        other => panic!("nobody asked it to stop: {other:?}"),
+        other => panic!("it got no stop signal: {other:?}"),
     };
     let place = |directory: &tempfile::TempDir| StorePlace::Directory(directory.path().to_owned());
     let directory = tempfile::tempdir().unwrap();
@@ -481,7 +481,8 @@ fn what_differs_between_ranks_is_named_with_rank_and_block() {
     }
 }
 
-/// A training of `world` ranks in threads that goes on from what there is, and is asked to stop after so many steps.
+/// A training of `world` ranks in threads that resumes from the stored state, and is asked to stop after a
+/// number of steps.
 fn in_parts(world: u32, config: &TrainConfig, place: &StorePlace, stop_after: Option<u64>) -> Vec<Outcome> {
     spawn(world, |mut collective: ThreadCollective| {
         let shelf = CheckpointStore::open(place, &"parts".parse().unwrap()).unwrap();
@@ -542,18 +543,18 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
             steps += stop_after + 1;
         }
         for outcome in in_parts(2, &config, &place, None) {
-            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
             assert_eq!(trained.digest, whole.digest, "{config:?}");
             assert_eq!(trained.loss_per_epoch, whole.loss_per_epoch);
             assert_eq!(trained.evaluation, whole.evaluation);
             assert_eq!((trained.steps, trained.samples), (whole.steps, whole.samples));
             assert_eq!(trained.skipped_steps, whole.skipped_steps);
             assert_eq!((trained.overflows, trained.loss_scale), (whole.overflows, whole.loss_scale));
-            assert!(trained.samples_here < whole.samples / 4, "it did not begin anew");
+            assert!(trained.samples_here < whole.samples / 4, "it did not begin again");
         }
         // Where nothing is left to do, nothing is done.
         for outcome in in_parts(3, &config, &place, None) {
-            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
             assert_eq!((trained.digest, trained.samples_here), (whole.digest, 0));
         }
     }
@@ -587,9 +588,9 @@ fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not
         for outcome in
             in_parts(5 - world, &TrainConfig { slicing: next.into(), ..adam.clone() }, &place, None)
         {
-            let Outcome::Trained(trained) = outcome else { panic!("nobody asked it to stop") };
+            let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
             assert_eq!(trained.digest, whole.digest, "{zero:?}, W={world}, then {next:?}");
-            assert!(trained.samples_here < whole.samples, "it did not begin anew");
+            assert!(trained.samples_here < whole.samples, "it did not begin again");
             assert!(trained.checkpoints.count > 0 && trained.checkpoints.written_bytes > 0);
         }
     }
@@ -651,7 +652,7 @@ fn checkpoints_by_the_clock_are_those_of_steps_that_all_ranks_agree_on() {
         let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
         train_with(&config(), persistence, Box::new(collective), &mut source, None, &mut |_| ()).unwrap()
     }) {
-        let Outcome::Trained(trained) = trained else { panic!("nobody asked it to stop") };
+        let Outcome::Trained(trained) = trained else { panic!("it got no stop signal") };
         assert_eq!(trained.digest, whole.digest);
     }
     // Every step but the first, after which ranks have not yet heard of each other, and the last.
@@ -740,10 +741,10 @@ fn weights_of_a_file_are_what_a_training_begins_with() {
         .remove(0)
     };
     let read = Weights::import(&trained.weights.as_ref().unwrap().to_safetensors().unwrap()).unwrap();
-    // Nothing is learnt in no epoch: what comes out is what went in, statistics among it.
-    let Outcome::Trained(same) = with(read.clone(), 0).unwrap() else { panic!("nobody asked it to stop") };
+    // Nothing is learnt in no epoch: the output is the input, statistics among it.
+    let Outcome::Trained(same) = with(read.clone(), 0).unwrap() else { panic!("it got no stop signal") };
     assert_eq!(same.digest, trained.digest);
-    let Outcome::Trained(further) = with(read.clone(), 1).unwrap() else { panic!("nobody asked it to stop") };
+    let Outcome::Trained(further) = with(read.clone(), 1).unwrap() else { panic!("it got no stop signal") };
     assert!(further.loss_per_epoch[0] < trained.loss_per_epoch[0] / 4.0, "{:?}", further.loss_per_epoch);
 
     let changed = |change: fn(&mut Vec<Named>)| {
@@ -795,7 +796,7 @@ impl StepSource for Broken<'_> {
     }
 }
 
-/// Rows of so many tokens, each one more than the last, modulo 11.
+/// Rows of `width` tokens, each one more than the last, modulo 11.
 fn sequences(count: usize, width: i32) -> RecordBatch {
     let item = Arc::new(Field::new("item", DataType::UInt8, false));
     let tokens = (0..count as i32).flat_map(|row| (0..width).map(move |at| ((row + at) % 11) as u8));

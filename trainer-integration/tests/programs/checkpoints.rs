@@ -41,7 +41,8 @@ fn finish(store: &DigitsStore, mut ranks: Vec<Rank>) -> Value {
     serde_json::from_slice(&std::fs::read(report(store.path(), 0)).unwrap()).unwrap()
 }
 
-/// Lets them train until the last rank has seen so many steps, then does something to one of them and waits for all of them to end.
+/// Lets them train until the last rank has seen a number of steps, then does something to one of them and
+/// waits for all of them to end.
 fn until(mut ranks: Vec<Rank>, steps: usize, act: impl FnOnce(&Rank)) -> Vec<(Option<i32>, String)> {
     std::thread::scope(|scope| {
         let mut lines: Vec<_> = ranks.iter_mut().map(Rank::lines).collect();
@@ -78,7 +79,7 @@ fn a_training_killed_again_and_again_gives_what_an_undisturbed_one_gives() {
     let first = [&arguments[..], &["--virtual-ranks", "4"]].concat();
     let mut kills = 0;
     for (world, after) in [(3, 9), (2, 5), (4, 12), (1, 7), (2, 3), (3, 11), (1, 1), (4, 6)] {
-        // Who goes on need not know how many virtual ranks there were.
+        // A resumed training need not know how many virtual ranks there were.
         let arguments = if kills == 0 { &first[..] } else { &arguments };
         let ends = until(launch(&store, world, arguments), after, |rank| rank.signal(Signal::KILL));
         println!("killed one of {world} ranks after {after} steps of its own: {ends:?}");
@@ -91,7 +92,7 @@ fn a_training_killed_again_and_again_gives_what_an_undisturbed_one_gives() {
     }
     let last = finish(&store, launch(&store, 3, &arguments));
     assert_eq!(outcome(&last), outcome(&whole));
-    let resumed = last["resumed_from"].as_u64().expect("it went on");
+    let resumed = last["resumed_from"].as_u64().expect("it resumed");
     assert!(0 < resumed && resumed < steps, "{resumed} of {steps}");
     println!("{kills} kills, at last from step {resumed} of {steps}: {}", last["weights_digest"]);
 }

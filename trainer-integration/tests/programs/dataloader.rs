@@ -148,7 +148,7 @@ fn epoch(loader: &dyn DataLoader<Seen>) -> Vec<Seen> {
         seen.push(batch.unwrap());
         progress.push(batches.progress());
     }
-    assert!(batches.next().is_none(), "what has ended stays so");
+    assert!(batches.next().is_none(), "an ended loader stays so");
     assert!(progress.is_sorted_by_key(|progress| progress.items_processed));
     let complete = progress.iter().filter(|progress| progress.is_completed()).count();
     assert_eq!(complete, usize::from(!seen.is_empty()));

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Exit code, and what it says on standard error.
+/// Exit code, and its output on standard error.
 fn shardtrain(arguments: &str) -> (Option<i32>, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
     let output = command.args(["--store", "/nowhere", "--dataset", "digits"]).args(arguments.split(' '));

@@ -24,7 +24,7 @@ fn start(store: &DigitsStore, launch: &[&str], arguments: &[String]) -> Launcher
 fn until_reformed(launcher: &Launcher) -> Value {
     let lines = launcher.progress.iter().map(|line| serde_json::from_str::<Value>(&line).unwrap());
     let reformed = lines.into_iter().find_map(|mut line| line.get_mut("reformed").map(Value::take));
-    reformed.expect("it goes on training")
+    reformed.expect("it continues training")
 }
 
 /// The process that is started for a rank that has died.
@@ -70,7 +70,7 @@ fn ranks_stay_when_others_die_and_go_on_with_those_that_come() {
     let come = until_reformed(&launcher);
     assert_eq!(come["to_step"], come["from_step"], "nothing is trained twice: {come}");
     assert_eq!(come["state"], "ranks", "{come}");
-    // Rank 0 itself: the next one writes what is to be written.
+    // Rank 0 itself: the next one writes the outputs.
     kill(third[0]);
     assert_eq!(launcher.world(3), third[1..]);
     ends_well(launcher);
@@ -111,7 +111,7 @@ fn ranks_that_die_while_a_group_forms_are_done_without() {
     kill(launcher.world(3)[1]);
     assert_eq!(launcher.world(2), [first[0], first[2]]);
     until_reformed(&launcher);
-    // One that dies on its way is waited for by nobody.
+    // No rank waits for one that dies on its way.
     launcher.signal(Signal::USR1);
     for newcomer in [returned(&launcher), returned(&launcher)] {
         kill(newcomer);
@@ -146,7 +146,7 @@ fn ranks_that_stay_end_with_their_launcher_and_say_so() {
     launcher.world(2);
     until_reformed(&launcher);
     launcher.process.kill().unwrap();
-    // The pipes end when nobody is left who could write to them.
+    // The pipes end when no writer is left.
     let said: Vec<String> = launcher.said.iter().filter(|line| !line.contains("gone on")).collect();
     assert!(!said.is_empty() && said.iter().all(|line| line.contains("the launcher has ended")), "{said:?}");
     launcher.progress.iter().for_each(drop);
@@ -169,7 +169,7 @@ fn ranks_that_stay_stop_well_and_go_on_when_launched_again() {
     ends_well(launcher);
     let last = read_report(&store);
     assert_eq!(outcome(&last), outcome(&whole));
-    assert!(last["resumed_from"].as_u64() > Some(0), "it does not begin anew: {last}");
+    assert!(last["resumed_from"].as_u64() > Some(0), "it does not begin again: {last}");
 
     // Who keeps no checkpoints has nothing to do first.
     let endless = ["--epochs", "100000", "--virtual-ranks", "4"].map(str::to_owned);

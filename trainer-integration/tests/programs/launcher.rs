@@ -53,7 +53,8 @@ fn a_training_that_is_stopped_ends_well_and_goes_on_when_it_is_launched_again() 
     let whole = undisturbed(&store, &SETTINGS);
     let kept = store.path().join("kept");
     let kept = kept.to_str().unwrap();
-    // The launcher settles how many virtual ranks there are; here they are said, as those of one rank would be others.
+    // The launcher settles how many virtual ranks there are; here they are given, as those of one rank would
+    // be others.
     let arguments = [&SETTINGS[..], &["--checkpoints", kept]].concat();
     for (signal, ranks) in [(Signal::TERM, 4), (Signal::INT, 2)] {
         let launcher = Launcher::start(&store, &["--nproc", &ranks.to_string()], &arguments);
@@ -105,7 +106,7 @@ fn ranks_end_with_their_launcher() {
     launcher.world(3);
     launcher.train(5);
     launcher.process.kill().unwrap();
-    // The pipe ends when nobody is left who could write to it.
+    // The pipe ends when no writer is left.
     assert_eq!(launcher.said.iter().collect::<Vec<_>>(), [] as [String; 0]);
     launcher.progress.iter().for_each(drop);
 }
@@ -131,7 +132,7 @@ fn a_second_signal_ends_everything_at_once() {
     let launcher = Launcher::start(&store, &["--nproc", "2"], &arguments);
     let pids = launcher.world(2);
     launcher.train(5);
-    // One that is stopped cannot do as it is told the first time.
+    // One that is stopped cannot obey the first signal.
     kill_process(pids[1], Signal::STOP).unwrap();
     launcher.signal(Signal::TERM);
     launcher.signal(Signal::INT);

@@ -16,7 +16,7 @@ use shardd_trainer::models::{Norm, conv_net};
 use shardd_trainer::testkit::digits_like;
 use shardd_trainer::{CrossEntropy, LaunchEnv, Optimizer, Trainer, spawn};
 
-/// In which ranks are told the directory for checkpoints and for the digest at the end.
+/// The variable with the directory for checkpoints and for the digest at the end.
 const DIRECTORY: &str = "OWN_MODEL_DIRECTORY";
 const STEPS: u64 = 60;
 
@@ -109,14 +109,14 @@ fn ranks(said: &mut Pipe) -> Vec<Pid> {
 }
 
 fn reaches(told: &mut Pipe, step: &str) {
-    assert!(told.map(Result::unwrap).any(|line| line.contains(step)), "it comes to {step}");
+    assert!(told.map(Result::unwrap).any(|line| line.contains(step)), "it reaches {step}");
 }
 
 fn undisturbed() -> String {
     let directory = tempfile::tempdir().unwrap();
     let digests =
         spawn(1, |collective| train(Box::new(collective), directory.path(), Default::default(), |_| ()));
-    digests.into_iter().next().unwrap().unwrap().expect("nobody asked it to stop")
+    digests.into_iter().next().unwrap().unwrap().expect("it got no stop signal")
 }
 
 #[test]
@@ -143,11 +143,11 @@ fn a_program_of_ones_own_stops_with_a_checkpoint_and_goes_on_with_other_ranks() 
     kill_process(Pid::from_child(&launcher.0), Signal::TERM).unwrap();
     said.for_each(drop);
     assert!(launcher.0.wait().unwrap().success(), "a stop that was asked for is no failure");
-    assert!(!directory.path().join("digest").exists(), "it has not come to its end");
+    assert!(!directory.path().join("digest").exists(), "it has not ended");
     let (mut launcher, mut told, said) = launch(directory.path(), 4);
     let first = told.by_ref().map(Result::unwrap).find(|line| line.contains("of 4 ranks")).unwrap();
     let first: u64 = first.split_once("step ").unwrap().1.split(' ').next().unwrap().parse().unwrap();
-    assert!(first > 10, "it goes on");
+    assert!(first > 10, "it continues");
     reaches(&mut told, "step 59 of 4 ranks");
     said.for_each(drop);
     assert!(launcher.0.wait().unwrap().success());

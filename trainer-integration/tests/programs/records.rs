@@ -11,7 +11,7 @@ use shardd_trainer::checkpoint::CheckpointStore;
 use crate::common::DigitsStore;
 use crate::rank::{Rank, free_address};
 
-/// What a process said on standard output and error, and its exit code.
+/// The output of a process, on both streams, and its exit code.
 struct Said {
     code: Option<i32>,
     out: String,
@@ -30,7 +30,8 @@ fn start(world: u32, arguments: &[&str]) -> Vec<Rank> {
     (0..world).map(rank).collect()
 }
 
-/// Lets them come to their end, or kills the last one when it has trained so many steps: what each of them said.
+/// Lets them run to their end, or kills the last one when it has trained a number of steps: the output of
+/// each.
 fn end(mut ranks: Vec<Rank>, killed_after: Option<usize>) -> Vec<Said> {
     std::thread::scope(|scope| {
         let mut outs: Vec<_> = ranks.iter_mut().map(Rank::lines).collect();
@@ -222,7 +223,7 @@ fn what_cannot_be_trained_again_is_said_with_what_is_missing() {
     refused(&["rerun", "it", "--record", kept, "--store", store], "corrupt");
     std::fs::write(&part, whole).unwrap();
 
-    // One that says something else than what comes of it is found out.
+    // A record that differs from its replay is found out.
     let shelf =
         CheckpointStore::open(&StorePlace::Directory(lab.kept.clone()), &"it".parse().unwrap()).unwrap();
     let told = record(&lab.kept, "it");

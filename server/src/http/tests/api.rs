@@ -373,7 +373,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
         }
     };
     let mut stream = follow(None);
-    // Its first look at what there is may come after the first change: changes are made until one is told.
+    // Its first look at what there is may come after the first change: changes are made until one is sent.
     let (told, heard) = std::sync::mpsc::sync_channel(1);
     let reader = std::thread::spawn(move || {
         let first = next(&mut stream);

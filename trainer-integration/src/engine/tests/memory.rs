@@ -15,7 +15,7 @@ enum At {
     Backward,
 }
 
-/// A stage on a device that holds no more than so many rows.
+/// A stage on a device that holds at most a number of rows.
 #[derive(Debug)]
 struct Tight {
     stage: Box<dyn Stage>,
@@ -114,7 +114,7 @@ fn layers(most: usize, at: At) -> Model {
     tight(conv_net([1, 8, 8], 10, Norm::Group, 0.0, &Device::flex()).into_model(), most, at)
 }
 
-/// What two virtual ranks with two micro-batches each come to: losses, answers, and how each number moves.
+/// The outcome of two virtual ranks with two micro-batches each: losses, answers, and how each number moves.
 fn step(
     most: usize,
     at: At,

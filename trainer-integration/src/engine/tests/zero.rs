@@ -271,7 +271,7 @@ fn added_up_in_any_order_all_ranks_agree_and_differ_by_rounding() {
     }
 }
 
-/// Blocks of so many columns each.
+/// Blocks of `columns` columns each.
 fn wide(columns: usize, blocks: usize) -> Model {
     let dense = || Dense { linear: linear(columns, columns) };
     let chain =
@@ -279,7 +279,8 @@ fn wide(columns: usize, blocks: usize) -> Model {
     chain.then(Logits { linear: linear(columns, 10) }).into_model()
 }
 
-/// What so many steps of so many calls each come to: the most bytes that a rank held in the last one, and the bytes it sent in it.
+/// The outcome of a number of steps of a number of calls each: the most bytes that a rank held in the last
+/// one, and the bytes it sent in it.
 fn cost(
     model: impl Fn() -> Model + Sync,
     world: u32,

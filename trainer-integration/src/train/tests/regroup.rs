@@ -14,15 +14,15 @@ use crate::device::Precision;
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Until {
     TheEnd,
-    /// All stop after a step, when the last rank has trained so many.
+    /// All stop after a step, when the last rank has trained this number.
     Paused(u64),
-    /// This rank's data fails after so many steps, in the middle of everybody else's next one.
+    /// This rank's data fails after a number of steps, in the middle of everybody else's next one.
     Lost(u32, u64),
     /// This rank's test data fails, when all has been trained.
     Unevaluated(u32),
 }
 
-/// Rows of which none can be read, if so told.
+/// Rows of which none can be read, on request.
 struct Unreadable(MemoryRows, bool);
 
 impl Rows for Unreadable {
@@ -72,7 +72,8 @@ impl StepSource for Failing {
     }
 }
 
-/// A group of ranks with what these have of the groups before; by rank, after which step it went on, if it was handed anything, and what came of it.
+/// A group of ranks with what these have of the groups before; by rank, after which step it continued, if it
+/// was handed anything, and its outcome.
 fn group(
     config: &TrainConfig,
     ranks: &[Legacy],
@@ -119,7 +120,7 @@ fn group(
     })
 }
 
-/// What virtual ranks are given in so many steps.
+/// The samples of virtual ranks in a number of steps.
 fn delivered_in(steps: u64) -> Deliveries {
     let alone = VirtualRanks { count: 4, world: 1 };
     let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), alone, 0, 8, EPOCHS).counted();
@@ -148,7 +149,7 @@ fn ends_like(whole: &Trained, config: &TrainConfig, ranks: &[Legacy], step: Opti
         assert_eq!(trained.loss_per_epoch, whole.loss_per_epoch);
         assert_eq!((trained.steps, trained.samples), (whole.steps, whole.samples));
     }
-    assert!(ranks.iter().all(|rank| rank.take().is_none()), "nothing is kept of what is over");
+    assert!(ranks.iter().all(|rank| rank.take().is_none()), "nothing is kept of ended groups");
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn groups_that_pause_hand_over_all_there_is_without_a_store() {
                 assert_eq!(from, step);
             }
             step = Some(step.unwrap_or(0) + steps + 1);
-            // Whoever was what: they take over from each other.
+            // In any order: they take over from each other.
             ranks.reverse();
         }
         ends_like(&whole, &config, &ranks, step);
@@ -198,7 +199,7 @@ fn those_that_are_left_go_on_if_they_have_every_number() {
         ranks
     };
     let left = |config: &TrainConfig, lost: u32| lose(config, nobodys(4), lost, 7);
-    // What was handed over and not yet trained on is handed on.
+    // A state handed over and not yet trained on is handed on.
     ends_like(&whole, &config, &lose(&config, left(&config, 3), 1, 0), Some(7));
     for lost in [0, 2] {
         // Everything is with everybody.
@@ -209,7 +210,7 @@ fn those_that_are_left_go_on_if_they_have_every_number() {
             let ranks = left(&TrainConfig { slicing: sliced, ..config.clone() }, lost);
             ends_like(&whole, &TrainConfig { slicing: zero.into(), ..config.clone() }, &ranks, Some(7));
         }
-        // A slice is lost with whoever had it.
+        // A slice is lost with its owner.
         let sliced = TrainConfig { slicing: Zero::Gradients.into(), ..config.clone() };
         ends_like(&whole, &sliced, &left(&sliced, lost), None);
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::common::DigitsStore;
 
-/// A launcher, what it says, and what its rank 0 writes. Killed when dropped, and its ranks with it.
+/// A launcher, its output, and the files of its rank 0. Killed when dropped, and its ranks with it.
 pub(crate) struct Launcher {
     pub(crate) process: Child,
     pub(crate) said: Receiver<String>,
@@ -48,7 +48,7 @@ impl Launcher {
         Launcher { process, said, progress }
     }
 
-    /// The processes of the next world, which has so many ranks.
+    /// The processes of the next world, which has a number of ranks.
     pub(crate) fn world(&self, ranks: usize) -> Vec<Pid> {
         for line in &self.said {
             println!("{line}");
@@ -62,16 +62,16 @@ impl Launcher {
         panic!("no world of {ranks} ranks");
     }
 
-    /// Waits for rank 0 to have trained so many further steps.
+    /// Waits for rank 0 to have trained a number of further steps.
     pub(crate) fn train(&self, steps: usize) {
-        assert_eq!(self.progress.iter().take(steps).count(), steps, "it goes on training");
+        assert_eq!(self.progress.iter().take(steps).count(), steps, "it continues training");
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).unwrap();
     }
 
-    /// Waits for the end: its exit code, and what it said.
+    /// Waits for the end: its exit code, and its output.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let said: Vec<String> = self.said.iter().collect();
         (self.process.wait().unwrap().code(), said.join("\n"))

@@ -27,12 +27,12 @@ impl Rank {
         kill_process(Pid::from_child(&self.0), signal).expect("it has not been waited for");
     }
 
-    /// Its standard output. Whoever does not read it must drop it, or the rank stops once it is full.
+    /// Its standard output. A caller that does not read it must drop it, or the rank stops once it is full.
     pub(crate) fn lines(&mut self) -> Lines<BufReader<ChildStdout>> {
         BufReader::new(self.0.stdout.take().expect("it is asked for once")).lines()
     }
 
-    /// Waits for its end: exit code, if it was not killed, and what it said on standard error.
+    /// Waits for its end: exit code, if it was not killed, and its output on standard error.
     pub(crate) fn end(mut self) -> (Option<i32>, String) {
         let mut said = String::new();
         self.0.stderr.take().unwrap().read_to_string(&mut said).unwrap();
@@ -40,7 +40,7 @@ impl Rank {
     }
 }
 
-/// An address of this machine that nobody listens at.
+/// An address of this machine that is free.
 pub(crate) fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
