@@ -485,7 +485,7 @@ mod tests {
             LocalServer { root, stop, serving: Some(serving), runtime }
         }
 
-        /// Comes in and hears the node's first word; `None` if nobody is let in.
+        /// Comes in and hears the node's first word; `None` if no client is let in.
         fn enter(&self) -> Option<Stream> {
             let mut stream = Stream::connect(self.root.path().join("socket")).expect("it listens");
             stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a time");
@@ -593,7 +593,7 @@ mod tests {
         let half = local_transport::frame(&Ask::Ring);
         for said in [&[][..], &half[..2], &half[..half.len() - 1]] {
             let mut stream = server.enter().expect("let in");
-            // It may be sent away before it has said anything.
+            // It may be sent away before it has sent anything.
             let _ = stream.write_all(said);
             match stream.read_to_end(&mut Vec::new()) {
                 Ok(heard) => assert_eq!(heard, 0),
@@ -628,16 +628,16 @@ mod tests {
         let root = TempDir::new().expect("a temporary directory can be made");
         let path = root.path().join("socket");
         drop(std::os::unix::net::UnixListener::bind(&path).expect("bound"));
-        let listener = LocalListener::open(&path).expect("nobody listens there any more");
+        let listener = LocalListener::open(&path).expect("no node listens there any more");
         let error = LocalListener::open(&path).err().expect("refused");
         assert!(error.to_string().contains("another process listens"), "{error}");
         drop(listener);
         assert!(!path.exists());
-        let listener = LocalListener::open(&path).expect("nobody listens there any more");
+        let listener = LocalListener::open(&path).expect("no node listens there any more");
         std::fs::remove_file(&path).expect("there");
         std::fs::write(&path, "precious").expect("written");
         drop(listener);
-        assert!(path.exists(), "what somebody else has put there stays");
+        assert!(path.exists(), "a file of another program stays");
         let error = LocalListener::open(&path).err().expect("refused");
         assert!(error.to_string().contains("something else is there"), "{error}");
         assert_eq!(std::fs::read(&path).expect("still there"), b"precious");
@@ -656,7 +656,7 @@ mod tests {
                 let len = u32::try_from(said.len()).expect("short");
                 said.splice(..0, len.to_le_bytes());
             }
-            // It may be sent away before it has said all.
+            // It may be sent away before it has sent all.
             let _ = stream.write_all(&said);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut heard = Vec::new();

@@ -766,7 +766,7 @@ mod tests {
     use super::*;
     use crate::config::Settings;
 
-    /// What has not happened by then never will.
+    /// The limit of waits.
     const PATIENCE: Duration = Duration::from_secs(30);
 
     struct Running {
@@ -818,7 +818,7 @@ mod tests {
         let (signals, (tell, told)) = (Signals::default(), oneshot::channel());
         let (config, stop) = (settings.resolve().expect("good settings"), signals.stop.clone());
         let serving = tokio::spawn(serve(config, signals, |ready| {
-            tell.send(ready.clone()).expect("somebody waits");
+            tell.send(ready.clone()).expect("a receiver waits");
         }));
         match told.await {
             Ok(ready) => Ok(Running { ready, stop, serving }),
@@ -850,7 +850,7 @@ mod tests {
         second.sees(&["n1", "n2"]).await;
 
         first.end().await;
-        // Without the first one, and without a token: the second starts again and waits for nobody.
+        // Without the first one, and without a token: the second starts again and waits for no other node.
         second.end().await;
         let second = start(settings(&root, "two")).await.expect("starts alone");
         assert_eq!(second.ready.id.as_str(), "n2");

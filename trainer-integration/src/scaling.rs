@@ -104,7 +104,7 @@ mod tests {
         let after = |scale: LossScale, steps: u32| (0..steps).fold(scale, |scale, _| scale.held());
         assert_eq!(after(first, 1_999).factor(), 65_536.0);
         assert_eq!(after(first, 2_000), LossScale::of_exponent(17));
-        assert_eq!(after(after(first, 1_999).fallen(), 1_999).factor(), 32_768.0, "counting begins anew");
+        assert_eq!(after(after(first, 1_999).fallen(), 1_999).factor(), 32_768.0, "counting begins again");
         let lowest = (0..100).fold(first, |scale, _| scale.fallen());
         assert!(!lowest.can_fall() && first.can_fall());
         assert_eq!(lowest.factor(), 1.0 / 65_536.0);

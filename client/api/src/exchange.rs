@@ -299,7 +299,7 @@ mod tests {
                     of.filter(concerns).rfind(|change| !of_all || change.node.is_none())
                 };
                 let rate = match last(false).and_then(|change| change.rate) {
-                    // `default` of one node: what was said of all.
+                    // `default` of one node: the override for all.
                     Some(RateOverride::Default) => last(true).and_then(|change| change.rate),
                     rate => rate,
                 };

@@ -273,7 +273,7 @@ mod tests {
         assert_eq!(said(&found), [("n3".to_owned(), Ailment::SlowReads)]);
         let line = "its disk takes 40.0 ms to read a grain, 40 times the median of the others (1.0 ms)";
         assert_eq!(found[0].to_string(), line);
-        // Nobody to compare with, a fast one among faster ones, one of many that are slow.
+        // No node to compare with, a fast one among faster ones, one of many that are slow.
         assert_eq!(judge(&node(3), &measured, &[], &[]), []);
         let fast = Measured { disk: reads(9_000), peers: vec![] };
         assert_eq!(judge(&node(3), &fast, &[reads(10), reads(10)], &[]), []);

@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(collect(&place, Duration::ZERO, true).await.expect("deletes"), found);
         assert_eq!(collect(&place, Duration::ZERO, true).await.expect("looks"), []);
         let there = fs::read_dir(root.join("runs/a/parts")).expect("there").count();
-        assert_eq!(there, 2, "what is named, and what may still be");
+        assert_eq!(there, 2, "named objects, and possible later ones");
         assert!(root.join("runs/a/steps/x.arrow").exists());
     }
 

@@ -590,7 +590,7 @@ mod tests {
         assert!(refused.contains("d-test was expected at no version"), "{refused}");
         assert!(refused.contains("`shardctl log d-test`"), "{refused}");
         assert_eq!(names(&catalog), [("d-test".to_owned(), their_version)]);
-        // What has not changed for us may have for others.
+        // A part unchanged for us may have changed for others.
         let unchanged = part(&catalog, "d-test", 2, Some(parts[1].1.version));
         let refused = commit_all(&catalog, &[unchanged], &note).expect_err("it has").to_string();
         assert!(refused.contains("d-test was expected at version"), "{refused}");

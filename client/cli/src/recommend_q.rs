@@ -222,7 +222,7 @@ mod tests {
                 let then = distance(&advised, advice.from_epoch);
                 assert!(then < 0.05 + floor * 1.15, "{}: {then} with a floor of {floor}", choice.q);
                 assert!(choice.skew_then <= 0.0501, "{choice:?}");
-                // What is predicted to be at home is counted there, in the simulation of the very plan.
+                // The samples predicted at home are counted there, in the simulation of the very plan.
                 let scenario = Scenario {
                     nodes: 16,
                     epochs: advice.from_epoch + 1,

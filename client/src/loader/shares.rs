@@ -164,7 +164,7 @@ mod tests {
         ]
     }
 
-    /// What is read at a position, told from the documents alone.
+    /// The sample read at a position, from the documents alone.
     fn told(order: &Order, epoch: u32, position: u64) -> (SourceNo, u64, u32) {
         let (source, epoch, at) = match &order.mixture {
             None => (SourceNo(0), Epoch(epoch), position),
@@ -224,7 +224,7 @@ mod tests {
                 }
                 prop_assert_eq!((shares.len() as u64, shares.iter().sum::<u64>()), (of, n));
                 prop_assert!(shares.iter().all(|share| (n / of..=n.div_ceil(of)).contains(share)), "{:?}", shares);
-                // One rank owns all, and none owns what is not shuffled.
+                // One rank owns all, and none owns unshuffled samples.
                 if world == 1 || !order.shuffle {
                     prop_assert!(ranks.iter().zip(&read).all(|(rank, parts)| rank.surplus(parts) == 0));
                 }

@@ -243,7 +243,7 @@ mod tests {
                         if part.repeats {
                             repeats += 1;
                             prop_assert_eq!(part.epoch, span.epoch);
-                            // A resumed epoch may repeat what was read before it was interrupted.
+                            // A resumed epoch may repeat reads from before its interruption.
                             prop_assert!(start.1 > 0 || first.contains_key(&(part.epoch, position)));
                         } else {
                             *first.entry((part.epoch, position)).or_default() += 1;

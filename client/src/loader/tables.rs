@@ -303,7 +303,7 @@ mod tests {
     fn what_one_process_has_worked_out_the_next_one_reads() {
         let (plan, dir) = (plan(2), TempDir::new().expect("a temporary directory"));
         let mut first = large(&plan, Some(dir.path()));
-        assert!(!first.of(Epoch(4)).is_worked_out(), "nobody waits for it");
+        assert!(!first.of(Epoch(4)).is_worked_out(), "no reader waits for it");
         settle(&mut first);
         assert!(first.of(Epoch(4)).is_worked_out());
         assert_eq!(names(dir.path()), [format!("{}-4", plan.id())]);
@@ -334,7 +334,7 @@ mod tests {
             settle(&mut tables);
             assert_eq!(held(&plan, tables.of(Epoch(2))), expected);
             drop(tables);
-            assert_eq!(path.exists(), is_header, "what is damaged is not read twice");
+            assert_eq!(path.exists(), is_header, "a damaged table is not read twice");
         }
     }
 
@@ -359,7 +359,10 @@ mod tests {
             SlotTables::open(dir.path()).expect("a directory").with_limit(ByteSize(bytes * tables))
         };
         let put = |kept: &SlotTables, epoch| {
-            let turn = kept.begin(plans[0].id(), epoch).expect("writable").expect("nobody else is at it");
+            let turn = kept.begin(plans[0].id(), epoch).expect("writable").expect(
+                "no other process is at \
+                it",
+            );
             turn.put(&plans[0], &SlotTable::at(&plans[0], epoch)).expect("writable")
         };
         assert!(put(&small(2), Epoch(9)));
@@ -372,7 +375,7 @@ mod tests {
     fn one_process_works_a_table_out_and_what_a_dead_one_left_is_no_hindrance() {
         let (plan, dir) = (plan(6), TempDir::new().expect("a temporary directory"));
         let kept = SlotTables::open(dir.path()).expect("a directory");
-        let turn = kept.begin(plan.id(), Epoch(1)).expect("writable").expect("nobody else is at it");
+        let turn = kept.begin(plan.id(), Epoch(1)).expect("writable").expect("no other process is at it");
         assert!(kept.begin(plan.id(), Epoch(1)).expect("writable").is_none());
         let mut waiting = large(&plan, Some(dir.path()));
         let expected = held(&plan, &SlotTable::at(&plan, Epoch(1)));

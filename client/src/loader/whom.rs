@@ -209,7 +209,7 @@ mod tests {
         standing.fell_silent("a");
         standing.answered("b", second);
         assert_eq!(standing.due_for_a_look(second), ["a"]);
-        assert_eq!(standing.due_for_a_look(second * 3 / 2), [""; 0], "somebody is looking");
+        assert_eq!(standing.due_for_a_look(second * 3 / 2), [""; 0], "a probe is under way");
         assert_eq!(standing.due_for_a_look(second * 2), ["a"]);
         standing.lives("a");
         assert_eq!(standing.due_for_a_look(second * 9), [""; 0]);

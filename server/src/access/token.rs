@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(kept.check(&token, 199), Ok(()));
         assert_eq!(kept.check(&token, 200), Err(Denied::Expired { at: 200 }));
         for wrong in [&other, &forged] {
-            assert_eq!(kept.check(wrong, 300), Err(Denied::Unknown), "nothing is said of its time");
+            assert_eq!(kept.check(wrong, 300), Err(Denied::Unknown), "there is nothing about its time");
         }
         assert_eq!(record(&token, None).check(&token, u64::MAX), Ok(()));
     }

@@ -120,7 +120,7 @@ mod tests {
     fn the_help_of_every_setting_says_all_there_is_to_say() {
         for Known { key, about, default, value, variable, .. } in Known::all() {
             assert_eq!(variable, format!("SHARDD_{}", key.replace('-', "_").to_uppercase()));
-            assert!(!about.is_empty() && !value.is_empty(), "--{key}: the help does not say what it is");
+            assert!(!about.is_empty() && !value.is_empty(), "--{key}: the help does not describe it");
             assert!(!default.is_empty(), "--{key}: the help does not end with [default: ...], if only none");
         }
     }

@@ -140,7 +140,12 @@ mod tests {
         let mut more = Box::pin(uploads.place(client(1), 1));
         assert!(poll!(&mut more).is_pending(), "it has its part");
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert_eq!(uploads.least_speed(), BODY_BYTES_A_SECOND, "who waits for oneself hurries nobody");
+        assert_eq!(
+            uploads.least_speed(),
+            BODY_BYTES_A_SECOND,
+            "a client that waits for itself hurries no \
+            upload"
+        );
         assert!(uploads.place(client(2), PLACES_A_CLIENT as u32).now_or_never().is_some());
         held.pop();
         assert!(more.now_or_never().is_some());
@@ -163,6 +168,6 @@ mod tests {
         }
         drop(other);
         third.await;
-        assert_eq!(uploads.least_speed(), BODY_BYTES_A_SECOND, "nobody waits any more");
+        assert_eq!(uploads.least_speed(), BODY_BYTES_A_SECOND, "no upload waits any more");
     }
 }

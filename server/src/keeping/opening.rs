@@ -327,7 +327,8 @@ mod tests {
             let is_others = matches!(&shelf, Shelf::Copy { keeper, .. } if *keeper != name("n1"));
             prop_assert_eq!(way == Err(Refused::Fenced), is_others);
             match way {
-                Ok(Way::AsItIs) => prop_assert!(matches!(own, Own::Whole { .. }), "only what is whole is opened"),
+                Ok(Way::AsItIs) => prop_assert!(matches!(own, Own::Whole { .. }), "only a whole directory \
+                    is opened"),
                 Ok(Way::FromCopy) => prop_assert!(
                     known.is_told || !known.is_behind,
                     "what the copy may lack is given up by command alone"
@@ -403,7 +404,7 @@ mod tests {
             let set_aside = fs::read_dir(data.path()).expect("lists").flatten();
             let set_aside =
                 set_aside.filter(|entry| entry.file_name().to_string_lossy().starts_with("meta.damaged-"));
-            assert_eq!(set_aside.count(), usize::from(!is_gone), "what is damaged is kept");
+            assert_eq!(set_aside.count(), usize::from(!is_gone), "a damaged directory is kept");
         }
     }
 
@@ -412,13 +413,13 @@ mod tests {
         let (data, shelf) = kept(false).await;
         spoil(data.path());
         let refused = open(data.path(), &shelf, &keeper("n1"), false, false).await.err().expect("refused");
-        // sled takes what is left for damaged, or for an older state.
+        // sled takes the rest for damaged, or for an older state.
         assert!(matches!(refused, KeepError::Behind { .. } | KeepError::Older { .. }), "{refused}");
         assert!(
             refused.to_string().contains("--recover") && data.path().join("meta/db").exists(),
             "{refused}"
         );
-        let opened = open(data.path(), &shelf, &keeper("n1"), false, true).await.expect("told to");
+        let opened = open(data.path(), &shelf, &keeper("n1"), false, true).await.expect("as requested");
         assert_eq!(names(&opened).await, ["refs/a"]);
     }
 

@@ -527,7 +527,7 @@ mod tests {
                     spills.push(sorter.spill().unwrap());
                     let mut spilled = Spilled::default();
                     spills.iter().for_each(|spill| spilled.add(spill));
-                    // What was being written when the other process ended.
+                    // The unfinished write when the other process ended.
                     let mut file = File::options().append(true).open(directory.path().join("rows")).unwrap();
                     file.write_all(b"half a spill").unwrap();
                     sorter = Sorter::resume(buckets, ByteSize(1), u64::MAX, place.clone(), spilled).unwrap();

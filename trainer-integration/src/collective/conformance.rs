@@ -318,7 +318,7 @@ fn a_late_rank_is_named(mut members: Vec<Box<dyn Collective>>) {
         assert!(matches!(why, CollectiveError::Late { .. } | CollectiveError::Aborted { .. }), "{why:?}");
         assert_eq!(why.rank(), 0, "{why}");
     });
-    // What they sent before they gave up is still there, later messages are not.
+    // Messages sent before they gave up are still there, later messages are not.
     let why = late.barrier().and_then(|()| late.barrier()).unwrap_err();
     assert_eq!(why.rank(), 0, "{why}");
 }

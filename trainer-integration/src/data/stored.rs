@@ -192,7 +192,7 @@ mod tests {
 
     use super::*;
 
-    /// So many samples of any kind of input, with anything in them.
+    /// `rows` samples of any kind of input, with anything in them.
     fn stored(kind: usize, rows: usize, shape: [usize; 3], max: f32, seed: u64) -> StoredSamples {
         let byte = |at: usize| (crate::random::Key::new(seed).at(at as u64) & 255) as u8;
         let size: usize = shape.iter().product();

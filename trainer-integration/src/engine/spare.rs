@@ -160,9 +160,9 @@ mod tests {
         assert_eq!(address(&again), warm, "the one whose pages are warm");
         assert_eq!(ledger.now().gathered, 4 * 100);
         let larger = take(&mut spare, 70);
-        assert_eq!(ledger.now().gathered, 4 * 120, "what was free went away for it");
+        assert_eq!(ledger.now().gathered, 4 * 120, "the free memory was used for it");
         let third = take(&mut spare, 60);
-        assert_eq!(ledger.now().gathered, 4 * 180, "what is needed is there");
+        assert_eq!(ledger.now().gathered, 4 * 180, "the needed memory is there");
         spare.lose_gathered(again.bytes() + third.bytes());
         spare.keep_gathered(larger);
         assert_eq!(ledger.now().gathered, 4 * 70);
@@ -185,7 +185,7 @@ mod tests {
             assert!(ledger.now().gradients > kept * 400 && more.capacity() >= 200 && again.is_empty());
             spare.forget_gradients();
             drop((again, more));
-            // What was copied elsewhere in the meantime is there for the next.
+            // Memory copied elsewhere in the meantime is there for the next.
             let one = spare.gradients(1, 100);
             spare.return_gradient(1, one);
             assert_eq!(ledger.now().gradients, 400, "{zero:?}");

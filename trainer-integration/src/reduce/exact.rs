@@ -311,7 +311,7 @@ mod tests {
         }
     }
 
-    /// What each rank owns of so many numbers: stretches of 300 in turn, in an order of its own.
+    /// Each rank's part of a number of values: stretches of 300 in turn, in an order of its own.
     fn owned(length: usize, rank: u32, world: u32) -> Vec<Range<usize>> {
         let starts = (0..length).step_by(300).skip(rank as usize).step_by(world as usize);
         let mut ranges: Vec<Range<usize>> = starts.map(|start| start..(start + 300).min(length)).collect();
@@ -359,7 +359,7 @@ mod tests {
             mine.push(collective.rank(), vec![1.0f32; 3 + collective.rank() as usize]);
             all_reduce(&mut collective, VirtualRanks { count: 2, world: 2 }, mine)
         });
-        // Whoever finds it out first tells the other.
+        // The first to find it out notifies the other.
         assert!(results.iter().all(Result::is_err));
         let says = |error: &CollectiveError| matches!(error, CollectiveError::Malformed { .. });
         assert!(results.iter().any(|result| result.as_ref().is_err_and(says)), "{results:?}");

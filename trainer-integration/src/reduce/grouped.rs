@@ -138,7 +138,8 @@ mod tests {
         mine
     }
 
-    /// What the ranks of a group keep of so many numbers: stretches of 300 in turn, those of each in an order of its own, and an empty one.
+    /// The parts that the ranks of a group keep of a number of values: stretches of 300 in turn, those of
+    /// each in an order of its own, and an empty one.
     fn kept(length: usize, size: u32) -> Vec<Vec<Range<usize>>> {
         let of = |place: u32| {
             let starts = (0..length).step_by(300).skip(place as usize).step_by(size as usize);

@@ -60,7 +60,8 @@ mod tests {
         }
     }
 
-    /// What every rank has in the end, in 32 bits, and how many bytes they all sent, if each virtual rank has so many times its own number.
+    /// The result on every rank, in 32 bits, and how many bytes they all sent, if each virtual rank has a
+    /// multiple of its own number.
     fn reduced(numbers: &[f32], length: usize, world: u32, dtype: ReduceDtype) -> (Vec<Vec<f32>>, u64) {
         let ranks = VirtualRanks { count: numbers.len() as u32, world };
         let of_ranks = spawn(world, |mut collective| {

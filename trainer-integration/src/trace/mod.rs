@@ -181,7 +181,7 @@ mod tests {
         assert!(json.iter().all(|event| event["pid"] == 3));
         assert_eq!((&json[1]["tid"], &json[1]["ph"]), (&json!(2), &json!("X")));
         let off = Tracer::off();
-        drop(off.span(Lane::Data, || -> String { unreachable!("nobody wants it") }));
+        drop(off.span(Lane::Data, || -> String { unreachable!("no reader wants it") }));
         assert!(off.events().is_empty() && off.to_json(0).is_empty());
     }
 }

@@ -107,7 +107,12 @@ mod tests {
             stretch(Work::Send, 1, 2),
         ];
         let events = node_events(&[Timeline { node: "n1".parse().unwrap(), stretches }], 4);
-        assert_eq!(drawn(&events), [(64, 10, 5), (128, 12, 5), (65, 12, 9)], "what was before is left out");
+        assert_eq!(
+            drawn(&events),
+            [(64, 10, 5), (128, 12, 5), (65, 12, 9)],
+            "earlier stretches are left \
+            out"
+        );
         assert_eq!(events[0]["args"]["name"], "node n1");
         let named = |name: &str| events.iter().filter(|event| event["args"]["name"] == name).count();
         assert_eq!((named("exchange, out"), named("exchange, in")), (2, 1));

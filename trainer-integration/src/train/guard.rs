@@ -231,7 +231,7 @@ mod tests {
             matches!(spike, Verdict::Skip(BadStep::Spike { usual, .. }) if (2.0..2.1).contains(&usual)),
             "{spike:?}"
         );
-        // What was skipped is not usual.
+        // A skipped step is not usual.
         assert!(matches!(guard.judge(&step(6.5, 1.0)), Verdict::Skip(_)));
     }
 }

@@ -189,7 +189,7 @@ mod tests {
                     prop_assert_eq!(facts.saves(p), 1);
                 }
                 if facts.why(p) == Why::RankShare {
-                    // Whoever is full of what is read there gives nothing away for this one.
+                    // A node full of partitions read there gives nothing away for this one.
                     let reads_at = preferred[p as usize].as_ref().expect("known");
                     let placement = target.as_ref().unwrap_or(&current);
                     let all_are_read_there =
@@ -216,7 +216,7 @@ mod tests {
         assert_eq!(whys, [here, here, here, share, here, Why::RankDraining]);
         assert_eq!(facts.read_elsewhere(), (2, 2));
 
-        // The third node may host: it is given what is read there.
+        // The third node may host: it gets the partitions read there.
         let may_host = hosts(&all, usize::MAX);
         let target = place(&may_host, &preferred, Some(&current));
         let facts = Facts::new(&may_host, live, &preferred, &current, target.as_ref());

@@ -1,7 +1,7 @@
 """Shuffled, exactly resumable, elastic training data.
 
 A dataset lies in a directory or a bucket (``shardctl ingest``, or :func:`from_iter` and its like), or on nodes
-(``shardd serve``). A plan fixes the order of every epoch; which rank reads what is a pure function of it, so
+(``shardd serve``). A plan fixes the order of every epoch; a pure function of it assigns samples to ranks, so
 training continues at the very sample with any number of ranks.
 
 Nothing is started when this is imported or when a dataset or loader is made: threads begin with the first batch.

@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(
             group(&SECOND).left(read(&[("memory.max", "9\n")])),
             Some(9),
-            "what is not said is nothing"
+            "a missing figure is nothing"
         );
     }
 }

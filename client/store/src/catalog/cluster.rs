@@ -249,7 +249,7 @@ mod tests {
 
     use super::*;
 
-    /// An address where nobody listens any more.
+    /// An address without a listener.
     fn nobody() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback");
         format!("http://{}", listener.local_addr().expect("bound"))
@@ -278,7 +278,7 @@ mod tests {
     #[test]
     fn when_all_are_gone_the_first_is_named() {
         let urls = [nobody(), nobody()];
-        let error = ClusterCatalog::new(&urls).datasets().expect_err("nobody answers");
+        let error = ClusterCatalog::new(&urls).datasets().expect_err("no node answers");
         assert!(error.to_string().contains(&urls[0]), "{error}");
     }
 }

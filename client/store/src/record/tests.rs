@@ -309,7 +309,7 @@ async fn a_record_that_another_one_tells_more_of_takes_along_what_nobody_else_na
             assert_eq!(encoded(&part), encoded(&rows[start..end]));
         }
     }
-    // The removed one's own steps are gone, with an error.
+    // The steps of only the removed one are gone, with an error.
     assert!(matches!(records.steps(&short, 1).await, Err(RecordError::Store(_))));
     assert!(records.steps(&short, 0).await.is_ok(), "the longer one begins with it");
 }

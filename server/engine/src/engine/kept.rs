@@ -180,7 +180,8 @@ mod tests {
         Plan::new(document, &shape.shard_rows).expect("a plan")
     }
 
-    /// What each of `nodes` keeps in an epoch, which host as many partitions each, in caches for so many rows.
+    /// What each of `nodes` keeps in an epoch, which host as many partitions each, in caches for a number of
+    /// rows.
     fn kept(plan: &Plan, epoch: u32, nodes: u32, rows: u64) -> Vec<BTreeSet<GrainNo>> {
         let table = SlotTable::at(plan, Epoch(epoch));
         let mut hosts = vec![0; plan.grain_count() as usize];
@@ -233,7 +234,7 @@ mod tests {
             let (before, now) = (kept(&plan, epoch, nodes, room), kept(&plan, epoch + 1, nodes, room));
             let before: BTreeSet<GrainNo> = before.into_iter().flatten().collect();
             let now: BTreeSet<GrainNo> = now.into_iter().flatten().collect();
-            // What is still kept, wherever it is by now, is not read from the store.
+            // Rows still kept, on any node, are not read from the store.
             let spared = rows_of(&plan, &before.intersection(&now).copied().collect());
             let read = plan.sample_count() - spared;
             let at_best = plan.sample_count() - room * u64::from(nodes);

@@ -119,7 +119,7 @@ mod tests {
     /// As many bytes as ask at once.
     const PIECE: u64 = 32 << 10;
 
-    /// Somebody who asks, waits as long as told, and asks again. Returns when each of `pieces` passed.
+    /// A caller that asks, waits for the given time, and asks again. Returns when each of `pieces` passed.
     fn pass(bucket: &mut Bucket, from: Duration, pieces: &[u64]) -> Vec<(Duration, u64)> {
         let mut now = from;
         let mut passed = Vec::new();
@@ -229,7 +229,7 @@ mod tests {
         tempo.note(at(1), 1000);
         let before = tempo.rate_for(at(1), 100_000_000, 11_000, 10_000);
         assert!((before - 12_500_000.0).abs() < 1.0, "{before}");
-        // No position, no news, and what is late does not go all at once.
+        // No position, no news, and a late backlog does not go all at once.
         tempo.note(at(600), 1000);
         let late = tempo.rate_for(at(600), 100_000_000, 11_000, 10_000);
         assert!((late - 25_000_000.0).abs() < 1.0, "{late}");

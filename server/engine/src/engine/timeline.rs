@@ -73,6 +73,6 @@ mod tests {
         assert_eq!((first.grains, first.epoch, first.took_micros), (2, 7, 3000));
         assert_eq!(second.began_micros - first.began_micros, 3000);
         let text = serde_json::to_string(&told).expect("plain data");
-        assert_eq!(serde_json::from_str::<Timeline>(&text).expect("what was written"), told);
+        assert_eq!(serde_json::from_str::<Timeline>(&text).expect("the written text"), told);
     }
 }

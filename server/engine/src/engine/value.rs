@@ -41,7 +41,7 @@ mod tests {
         assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
         assert_eq!(parse::<Placement>(&entry(value)), Some(placement.clone()));
 
-        // A quarter of the nodes goes: what they hosted is moved, and remembered.
+        // A quarter of the nodes goes: their partitions are moved, and remembered.
         let left: Vec<Host> = hosts.into_iter().skip(1024).collect();
         let placement = place(&left, &preferred, Some(&placement)).expect("another placement");
         let value = pack(&placement);

@@ -390,7 +390,7 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_refused_before_it_is_read() {
-        // Compressed, a bomb of a few KiB; what is read of it is counted.
+        // Compressed, a bomb of a few KiB; the bytes read of it are counted.
         let mut text = b"one\n".to_vec();
         text.resize(64 << 20, b'x');
         let bomb = zstd::encode_all(text.as_slice(), 1).unwrap();

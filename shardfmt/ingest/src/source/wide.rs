@@ -103,7 +103,7 @@ mod tests {
     }
 
     proptest! {
-        /// What serde can hold is never taken for too wide, and what it cannot is found wherever it lies.
+        /// A number that serde can hold is never taken for too wide, and a wider one is found in any place.
         #[test]
         fn just_what_64_bits_do_not_hold_is_found(before in value(), after in value(), beyond: u64, is_negative: bool) {
             let digits = format!("{}{}", if is_negative { "-" } else { "" }, u128::from(u64::MAX) + 1 + u128::from(beyond));

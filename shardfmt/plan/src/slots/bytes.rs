@@ -294,7 +294,7 @@ mod tests {
         assert_eq!(open(2, &newer), Err(SlotBytesError::TooNew(2)));
     }
 
-    /// Only what is looked at is read: damage elsewhere is not met.
+    /// Only the needed blocks are read: damage elsewhere is not met.
     #[test]
     fn a_grain_costs_one_block() {
         let plan = middling();

@@ -92,7 +92,7 @@ mod tests {
             "epoch 2 of 10, step 5 of 50: loss 1.5000, 1234 samples/s; 10 % data, 70 % computing, 20 % communication; 1 h 2 min left"
         );
         status.add(&progress(5, 0.5));
-        assert!(status.line(&progress(5, 0.5), 10).contains("loss 0.5000"), "it began anew");
+        assert!(status.line(&progress(5, 0.5), 10).contains("loss 0.5000"), "it began again");
     }
 
     #[test]

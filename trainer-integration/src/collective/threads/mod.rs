@@ -257,7 +257,8 @@ mod tests {
             }
             is_reading.store(false, Ordering::SeqCst);
         });
-        // Whether it saw the time run out or the message read, the sender came back when nobody read any more.
+        // Whether it saw the time run out or the message read, the sender came back when no rank read any
+        // more.
         assert!(!is_reading.load(Ordering::SeqCst));
         assert!(matches!(outcome, Ok(()) | Err(CollectiveError::Late { .. })), "{outcome:?}");
     }
@@ -265,7 +266,8 @@ mod tests {
     #[test]
     fn a_reader_that_panics_gives_back_what_it_was_lent() {
         let outcome = lent(Duration::from_secs(20), || panic!("out of numbers"));
-        // The message was read as far as its reader wanted; that the reader is gone shows when it is next needed.
+        // The reader took the part of the message that it wanted; that the reader is gone shows when it is
+        // next needed.
         assert!(matches!(outcome, Ok(()) | Err(CollectiveError::Gone { rank: 1, .. })), "{outcome:?}");
     }
 }

@@ -378,7 +378,7 @@ mod tests {
         let acts = roster.ended(0, End::Signal(9));
         let hurry = Act::Hurry { generation: 1, members: vec![1, 2, 3] };
         assert_eq!(acts, [Act::Return { seat: 0 }, hurry]);
-        assert_eq!(roster.asked(0, lost()), [], "what it said before it died");
+        assert_eq!(roster.asked(0, lost()), [], "its message before it died");
         assert_eq!(roster.asked(3, lost()), []);
         assert_eq!(roster.asked(1, lost()), []);
         let acts = roster.asked(2, lost());
@@ -550,7 +550,7 @@ mod tests {
                 };
                 check(&roster, acts, &mut returning);
             }
-            // However it went: when nobody is left and nobody comes, it is over.
+            // However it went: when no rank is left and none comes, it is over.
             for number in roster.living() {
                 let acts = roster.ended(number, End::Signal(9));
                 check(&roster, acts, &mut returning);

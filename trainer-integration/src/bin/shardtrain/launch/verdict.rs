@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(again(&[End::Code(1), NOTICED, End::Signal(9), NOTICED]), 2);
         // Who was too slow to notice is not to blame for it.
         assert_eq!(again(&[End::Killed, NOTICED, End::Signal(11)]), 2);
-        // Unless nobody else is.
+        // Unless no other rank is.
         assert_eq!(again(&[NOTICED, NOTICED, End::Killed]), 2);
         assert_eq!(again(&[NOTICED, NOTICED, NOTICED]), 3);
     }
