@@ -375,7 +375,8 @@ pub enum ConfigError {
     BadMetastore(String),
     /// Other machines are served behind TLS, and for tokens.
     #[error(
-        "--http {http} would serve other machines {without}; say {flags} too, or --allow-insecure-http on a network you trust"
+        "--http {http} would serve other machines {without}; give {flags} too, or --allow-insecure-http on \
+        a network you trust"
     )]
     InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str },
     /// Others get the address of QUIC, where that of HTTP is a wildcard.
@@ -393,7 +394,7 @@ pub enum ConfigError {
     #[error("--certificate-lifetime {0} is too short; at least 6s are needed")]
     ShortLife(Span),
     /// Other nodes cannot connect to a wildcard.
-    #[error("--quic {0} is no address that other nodes can reach; name one address of this machine")]
+    #[error("other nodes cannot reach --quic {0}; name one address of this machine")]
     UnreachableQuic(SocketAddr),
     /// A cache of this size can hold nothing.
     #[error("--cache-size {0} is too small; at least 64 MiB are needed")]

@@ -130,7 +130,7 @@ impl LocalListener {
                 }
                 Err(error) => {
                     // Out of file descriptors, most likely: others must end before it is worth trying again.
-                    warn!(%error, "a loader could not be let in");
+                    warn!(%error, "a loader could not be admitted");
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
@@ -245,7 +245,7 @@ impl Lender {
         let Ok(peer) = stream.peer_cred() else { return };
         let (user, process) = (peer.uid(), peer.pid());
         let (Ok(_place), Some(permit)) = (self.connections.try_acquire(), self.permit(user)) else {
-            debug!(user, process, "no more loaders are let in");
+            debug!(user, process, "no more loaders are admitted");
             return;
         };
         debug!(user, process, "a loader has come");

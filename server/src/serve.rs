@@ -117,7 +117,7 @@ pub enum ServeError {
     #[error("--ready-file {path} cannot be written")]
     ReadyFile { path: PathBuf, source: io::Error },
     /// A thread of the node was lost.
-    #[error("a part of the node ended without a word")]
+    #[error("a part of the node ended without an error")]
     Lost(#[from] tokio::task::JoinError),
 }
 
@@ -241,7 +241,7 @@ async fn serve_locked(
     // Before any connection; without the metastore by the state known at the last stop.
     let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
     if !matches!(known, Ok(Ok(_))) {
-        warn!("which keys were revoked lately is not known yet");
+        warn!("the recently revoked keys are not known yet");
     }
     let lease = match membership.register().await {
         Ok(lease) => Some(lease),
@@ -397,7 +397,7 @@ async fn shutdown_requested(
 ) {
     let asked = async {
         engine.until_asked_to_leave().await;
-        info!("asked to leave: others take over what this node hosts");
+        info!("asked to leave: others take over the partitions of this node");
         engine.until_drained().await;
     };
     tokio::select! {
@@ -407,7 +407,7 @@ async fn shutdown_requested(
     if on_sigterm == OnSigterm::Stop {
         return;
     }
-    info!(?grace, "draining: others take over what this node hosts");
+    info!(?grace, "draining: others take over the partitions of this node");
     let drained = async {
         engine.drain(engine.node(), Some(Drain::Stopping)).await?;
         engine.until_drained().await;
@@ -418,7 +418,7 @@ async fn shutdown_requested(
         Ok(Err(error)) => warn!(%error, "no node takes over the partitions of this node"),
         Err(_) => warn!(
             ?grace,
-            "not all that this node hosts was taken over in time; it will be missed, and read again"
+            "some partitions of this node were not taken over in time; other nodes will read them again"
         ),
     }
 }

@@ -160,7 +160,7 @@ pub(crate) fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum GrainError {
     /// The bytes are no grain. Ask someone else for it.
-    #[error("{bytes} bytes are no grain: {reason}")]
+    #[error("{bytes} bytes are not a grain: {reason}")]
     Malformed { bytes: usize, reason: &'static str },
     /// The shard has no grain of that number, or its size is no power of two. The key is wrong.
     #[error("there is no grain {key} in a shard of {shard_rows} rows")]

@@ -149,7 +149,7 @@ pub fn timelines(servers: &[String], credentials: &Credentials, run: &RunId) -> 
     let base = |server: &str| format!("{}/v1/runs/{run}", server.trim_end_matches('/'));
     let view = |server: &String| {
         let view = http.get_json::<RunView>(&base(server));
-        view.inspect_err(|error| warn!(server, %error, "it does not say which nodes belong in the trace"))
+        view.inspect_err(|error| warn!(server, %error, "the server does not list the nodes of the trace"))
             .ok()
     };
     let nodes = servers.iter().find_map(view).map_or_else(Vec::new, |view| view.nodes);

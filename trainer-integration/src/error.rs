@@ -88,7 +88,7 @@ pub enum TrainError {
     #[error(transparent)]
     Device(#[from] DeviceError),
     /// The system has no threads to give.
-    #[error("no thread pool of {threads} threads")]
+    #[error("a pool of {threads} threads could not be started")]
     Threads { threads: usize, source: rayon::ThreadPoolBuildError },
 }
 

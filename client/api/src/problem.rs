@@ -304,7 +304,7 @@ impl fmt::Display for Kind {
 
 /// No kind that this release knows has such a `type`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no type of problem that this release knows")]
+#[error("{0:?} is not a type of problem known to this release")]
 pub struct UnknownKind(String);
 
 impl FromStr for Kind {

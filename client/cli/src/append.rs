@@ -138,7 +138,7 @@ impl Append {
         // Only its name is on record.
         if let (Some(recorded), None) = (&config.tokenizer, &self.tokenizer) {
             return Err(Failure::usage(format!(
-                "{} has tokens made with {}: say where that lies with --tokenizer FILE",
+                "{} has tokens made with {}: give that file with --tokenizer FILE",
                 self.name,
                 recorded.display()
             )));

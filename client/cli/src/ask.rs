@@ -11,7 +11,7 @@ pub(crate) fn confirmed(yes: bool, question: &str, otherwise: &str) -> Result<()
         return Ok(());
     }
     if !std::io::stdin().is_terminal() {
-        return Err(Failure::usage(format!("{question} There is no one to ask: say --yes")));
+        return Err(Failure::usage(format!("{question} There is no terminal to ask at: give --yes")));
     }
     eprint!("{question} [y/N] ");
     std::io::stderr().flush()?;

@@ -278,7 +278,8 @@ fn of_current(contexts: &Contexts, current: &ContextName) -> Result<(Place, Sour
             Ok((place.clone(), source))
         }
         None => Err(Failure::failed(format!(
-            "the current context is {current}, which there is not: choose one of `shardctl context ls` with `shardctl context use NAME`"
+            "the current context is {current}, which does not exist: choose one of `shardctl context ls` \
+            with `shardctl context use NAME`"
         ))),
     }
 }

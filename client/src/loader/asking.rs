@@ -245,7 +245,7 @@ where
         let since = Instant::now();
         self.askers.push(Asker { server, left: questions, since, is_late: false, is_given_up });
         if let Err(error) = std::thread::Builder::new().name("shardd-ask".to_owned()).spawn(work) {
-            debug!(%error, "no thread to ask a node with");
+            debug!(%error, "no thread could be started to ask a node");
             self.give_up(asker, None);
         }
     }

@@ -43,11 +43,11 @@ enum LendError {
     Full,
     /// A program that may stand between us and the node.
     #[error(
-        "who listens there is user {0}, and neither root, nor ourselves, nor the owner of the socket's file"
+        "user {0} serves the socket, who is neither root, nor this user, nor the owner of the socket's file"
     )]
     OtherUser(u32),
     /// The socket of another node.
-    #[error("what listens there is not node {0}")]
+    #[error("another node than {0} serves the socket")]
     OtherNode(NodeId),
     /// Another release.
     #[error("the node speaks format {0} and this loader format {FORMAT}; upgrade the older of the two")]
@@ -56,10 +56,10 @@ enum LendError {
     #[error("the node refuses: {0}")]
     Refused(String),
     /// It was to come with an answer.
-    #[error("no descriptor arrived, as where a sandbox keeps them away")]
+    #[error("no descriptor arrived; a sandbox may block descriptors")]
     NoDescriptor,
     /// It sent something else.
-    #[error("the answer is none to the question")]
+    #[error("the answer does not fit the request")]
     Unexpected,
 }
 

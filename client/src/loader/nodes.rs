@@ -638,7 +638,7 @@ impl NodeRows {
             self.lenders.stream(server, &"the segment that it names could not be had, several times");
         }
         if strange {
-            warn!(server, "what the node lends does not match the manifest");
+            warn!(server, "the lent grains of the node do not match the manifest");
             self.lenders.stream(server, &"wrong bytes, time and again");
         }
         (again, came)

@@ -210,7 +210,7 @@ impl SharedCache {
         let mut holds = self.holds.lock().expect("no panic while held");
         // What stays noted is only kept for longer.
         if let Err(error) = holds.release(id) {
-            debug!(%id, %error, "a shard could not be let go of");
+            debug!(%id, %error, "a shard could not be released");
         }
     }
 

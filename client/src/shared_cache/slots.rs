@@ -78,7 +78,7 @@ impl SlotTables {
                 Some(SlotTable::read(plan, bytes))
             }
             Err(error) => {
-                debug!(path = %path.display(), %error, "a kept table of slots is of no use");
+                debug!(path = %path.display(), %error, "a kept table of slots cannot be used");
                 let _ = fs::remove_file(&path);
                 None
             }

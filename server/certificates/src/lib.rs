@@ -56,7 +56,7 @@ pub enum CertificateError {
     )]
     NoKey { certificate: PathBuf },
     /// There is something already.
-    #[error("{path} is there already; name another directory")]
+    #[error("{path} exists; name another directory")]
     Exists { path: PathBuf },
     /// A certificate cannot be made.
     #[error("cannot make a certificate")]

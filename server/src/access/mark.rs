@@ -51,7 +51,8 @@ impl Mark {
             },
         };
         if let Err(error) = kept {
-            warn!(path = %self.path.display(), error, "whether tokens are asked is not remembered over a restart");
+            warn!(path = %self.path.display(), error, "the setting that tokens are required does not \
+                survive a restart");
         }
     }
 }

@@ -22,13 +22,13 @@ const NAME: &str = "admin-token";
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum OwnerError {
     /// One of the files.
-    #[error("{path} cannot be read or made; it is to hold the token of who owns this machine")]
+    #[error("{path} cannot be read or made; it is to hold the token of this machine's owner")]
     File { path: PathBuf, source: io::Error },
     /// A file that was empty.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     /// The token cannot be kept.
-    #[error("the token of who owns this machine cannot be kept; start the metastore first")]
+    #[error("the token of this machine's owner cannot be kept; start the metastore first")]
     Meta(#[from] MetaError),
 }
 

@@ -94,20 +94,20 @@ struct Own<'a> {
 enum Strange {
     #[error("the request has no host header, or several; send one, as HTTP/1.1 asks")]
     NoHost,
-    #[error("host: {0:?} is no HOST or HOST:PORT")]
+    #[error("host: {0:?} is not HOST or HOST:PORT")]
     BadHost(String),
     #[error(
         "this node is not called {0:?}; ask it by localhost or its IP address, or start it with --allowed-hosts {0}"
     )]
     ForeignHost(String),
     #[error(
-        "origin: {0:?} is not this node's, and pages of other sites may not ask it; ask from a program that is no web page, \
-         or, behind a proxy, have the proxy pass on the host header as it is"
+        "origin: {0:?} is not this node's, and pages of other sites may not ask it; ask from a program that \
+         is not a web page, or, behind a proxy, have the proxy pass on the host header as it is"
     )]
     ForeignOrigin(String),
     #[error(
-        "sec-fetch-site: {0:?}: pages of other sites and ports may not ask this node; enter the address by hand, or ask from \
-         a program that is no web page"
+        "sec-fetch-site: {0:?}: pages of other sites and ports may not ask this node; enter the address by \
+         hand, or ask from a program that is not a web page"
     )]
     CrossSite(String),
 }

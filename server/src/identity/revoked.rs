@@ -99,7 +99,7 @@ impl Revoked {
             let text = serde_json::to_vec(&keys).expect("digests are plain data");
             let written = tokio::task::spawn_blocking(move || write_private(&file, &text)).await;
             if let Ok(Err(error)) = written {
-                warn!(%error, "which keys are revoked cannot be remembered for the next start");
+                warn!(%error, "the list of revoked keys cannot be kept for the next start");
             }
         }
     }

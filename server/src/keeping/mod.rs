@@ -29,8 +29,9 @@ const AHEAD: &str = "meta.ahead";
 pub enum KeepError {
     /// Another node was promoted.
     #[error(
-        "node {keeper} ({http}) keeps the metadata of this cluster now, and what this node has of it is old: make a join token there \
-         (`shardctl --server {http} token create --join --to FILE`) and start this node with --join @FILE; its meta/ is then set aside"
+        "node {keeper} ({http}) keeps the metadata of this cluster now, and this node's copy of it is old: \
+         make a join token there (`shardctl --server {http} token create --join --to FILE`) and start this \
+         node with --join @FILE; its meta/ is then set aside"
     )]
     Fenced { keeper: NodeId, http: String },
     /// The copy may lack the last changes.
@@ -86,7 +87,8 @@ pub enum KeepError {
     Raced,
     /// The store does not take the fence.
     #[error(
-        "--promote: the store does not take what fences the node before ({reason}); see to the store, and promote again"
+        "--promote: the store does not take the fence against the earlier node ({reason}); repair the \
+        store, and promote again"
     )]
     NoFence { reason: String },
 }

@@ -186,7 +186,8 @@ fn tell_of_authority(identity: &Identity, signs: bool) -> Result<(), ServeError>
             "tls/ca.key is lost: no node can join, and no certificate is renewed; put your copy of it back, or found a cluster over the same store in another --data directory before the certificates lapse"
         ),
         (false, false) => info!(
-            "this first node has no tls/ca.key: it signs nothing, and no node joins without a certificate of `shardctl certs issue`; put the key there if this node shall sign"
+            "this first node has no tls/ca.key: it signs nothing, and no node joins without a certificate \
+            of `shardctl certs issue`; put the key there if this node is to sign"
         ),
     }
     Ok(())

@@ -27,7 +27,8 @@ pub(super) async fn probe(address: IpAddr, identity: &Identity) -> u16 {
     }
     warn!(
         %address, tried = LARGEST_DATAGRAM, used = SAFE_DATAGRAM,
-        "large datagrams do not get through the kernel of this machine; what nodes send takes more of its processors"
+        "large datagrams do not get through the kernel of this machine; sending to nodes takes more of its \
+        processors"
     );
     SAFE_DATAGRAM
 }

@@ -214,7 +214,7 @@ pub enum ManifestError {
     #[error("manifest cannot be read")]
     Unread { source: io::Error },
     /// It is an Arrow file, but no manifest.
-    #[error("an Arrow file, but no manifest: its schema lacks {key:?}")]
+    #[error("an Arrow file, but not a manifest: its schema lacks {key:?}")]
     NoManifest { key: &'static str },
     /// A later program wrote it. Use that or a later one.
     #[error("manifest has format {found:?}, and this program reads format {supported:?}: use a newer one")]

@@ -96,7 +96,7 @@ impl<'de> Deserialize<'de> for Compression {
 
 /// A text that names no compression.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no compression: there are none, lz4, zstd and zstd:1 to zstd:22")]
+#[error("{text:?} is not a compression: use none, lz4, zstd or zstd:1 to zstd:22")]
 pub struct CompressionError {
     text: String,
 }

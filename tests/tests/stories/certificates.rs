@@ -301,7 +301,12 @@ fn an_authority_away_from_all_nodes_signs_by_hand() {
     let safe = root.path().join("safe");
     let shardctl = || Command::new(binary("shardctl"));
     run(shardctl().args(["certs", "init"]).arg(&safe));
-    refused("another authority there", shardctl().args(["certs", "init"]).arg(&safe), "is there already");
+    refused(
+        "another authority there",
+        shardctl().args(["certs", "init"]).arg(&safe),
+        "exists; name another \
+        directory",
+    );
     let issue = |node: &str, to: &Path| {
         let mut command = shardctl();
         command.args(["certs", "issue", node, "--host", "127.0.0.1", "--host", "localhost", "--authority"]);
@@ -311,8 +316,13 @@ fn an_authority_away_from_all_nodes_signs_by_hand() {
     for node in ["n1", "n2"] {
         run(&mut issue(node, &root.path().join(node).join("tls")));
     }
-    refused("another node's directory", &mut issue("n3", &root.path().join("n1/tls")), "is there already");
-    refused("the authority's own", &mut issue("n3", &safe), "is there already");
+    refused(
+        "another node's directory",
+        &mut issue("n3", &root.path().join("n1/tls")),
+        "exists; name \
+        another directory",
+    );
+    refused("the authority's own", &mut issue("n3", &safe), "exists; name another directory");
 
     let tls = [("SHARDD_TLS", "true".to_owned())];
     let first = Node::start_with(root.path(), "n1", None, &tls);

@@ -96,7 +96,7 @@ fn what_is_forgotten_everywhere_is_in_no_store_and_no_cache() {
     let wrong = refused(&cluster, &["people", "--where", "users=7"]);
     assert!(wrong.contains("there is no column users") && wrong.contains("is it user?"), "{wrong}");
     let wrong = refused(&cluster, &["people", "--where", "user=seven"]);
-    assert!(wrong.contains("\"seven\" is no value of column \"user\""), "{wrong}");
+    assert!(wrong.contains("\"seven\" is not a value of column \"user\""), "{wrong}");
     let none = refused(&cluster, &["people", "--where", "user=8"]);
     assert!(none.contains("no row of people") && none.contains("user=\"8\""), "{none}");
     let bad = cluster.root().join("bad");

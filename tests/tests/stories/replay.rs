@@ -363,7 +363,7 @@ fn a_proof_holds_with_nothing_but_the_root_and_breaks_when_it_is_touched() {
         assert!(said.contains("does not lead to that root"), "{field}: {said}");
     }
     fs::write(elsewhere.path("none.json"), "{}").expect("it can be written");
-    assert!(elsewhere.fails(&format!("audit check none.json --root {root}")).1.contains("is no proof"));
+    assert!(elsewhere.fails(&format!("audit check none.json --root {root}")).1.contains("is not a proof"));
 }
 
 #[test]
@@ -429,7 +429,7 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
         let (lines, error) = node.fails(&format!("audit verify --run {name}"));
         let found = text(&lines[0]["epochs"][1]["said"]);
         assert!(found.contains(said), "{found}");
-        assert!(error.contains("epoch 1 is not what plan and manifest say"), "{error}");
+        assert!(error.contains("epoch 1 does not match plan and manifest"), "{error}");
         assert_eq!(lines[0]["epochs"][0]["exactly_once"], true, "the epoch before is as it was");
     }
 
@@ -439,6 +439,6 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
     assert!(node.fails("audit verify --run s").1.contains("no rank of run s has reported anything"));
     reports.iter().filter(|one| one["rank"] != 3).for_each(|report| assert!(told("s", report).is_ok()));
     let (lines, said) = node.fails("audit verify --run s");
-    assert!(said.contains("2 epochs are not what plan and manifest say, the first is epoch 0"), "{said}");
+    assert!(said.contains("2 epochs do not match plan and manifest, the first is epoch 0"), "{said}");
     assert_eq!(lines[0]["epochs"][0]["said"], "rank 3 of 4 reported nothing");
 }

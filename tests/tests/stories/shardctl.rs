@@ -276,7 +276,7 @@ fn a_file_of_contexts_that_cannot_be_read_is_an_error_and_stays() {
     }
     fs::write(home.contexts(), "current = \"gone\"").expect("it can be written");
     let (line, _) = home.refused(&["ls"]);
-    assert!(line.contains("the current context is gone, which there is not"), "{line}");
+    assert!(line.contains("the current context is gone, which does not exist"), "{line}");
 }
 
 #[test]

@@ -353,7 +353,7 @@ fn a_store_that_does_not_let_a_node_in_is_refused_when_it_starts() {
         ("s3://missing/x", nothing, "no such bucket", "AWS_ENDPOINT_URL"),
         ("s3://closed/x", nothing, "AccessDenied", "AWS_PROFILE"),
         ("s3://data/x", ("AWS_PROFILE", "nobody"), "profile \"nobody\" is not in", "check AWS_PROFILE"),
-        ("s3://data/x?versionId=1", nothing, "is no store", "s3://BUCKET/FOLDER"),
+        ("s3://data/x?versionId=1", nothing, "is not a store", "s3://BUCKET/FOLDER"),
     ];
     for (url, variable, said, way_out) in cases {
         let line = refused(&s3, variable, &["--store", url]);

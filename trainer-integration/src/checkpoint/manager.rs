@@ -567,7 +567,7 @@ impl CheckpointManager {
                 self.costs.count += 1;
                 self.costs.written_bytes += put;
                 self.costs.present_bytes += there;
-                info!(step, written_bytes = put, present_bytes = there, "a checkpoint is there");
+                info!(step, written_bytes = put, present_bytes = there, "a checkpoint is complete");
             }
             self.last = Some(CheckpointStep { step, outcome: Some(outcome) });
             self.under_way = None;

@@ -66,7 +66,7 @@ pub enum CheckpointError {
     #[error(transparent)]
     Store(#[from] OriginError),
     /// There is no runtime to ask the store with.
-    #[error("no thread for checkpoints")]
+    #[error("the thread for checkpoints could not be started")]
     Threads(#[source] std::io::Error),
     /// The bytes are not a checkpoint of this program.
     #[error("checkpoint {id} is damaged: {reason}")]

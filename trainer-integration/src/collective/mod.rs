@@ -279,7 +279,7 @@ pub enum CollectiveError {
     )]
     OutOfStep { rank: u32, theirs: u64, ours: u64 },
     /// A rank sent bytes that no rank of this program sends.
-    #[error("rank {rank} sent a message that makes no sense: {what}")]
+    #[error("rank {rank} sent an invalid message: {what}")]
     Malformed { rank: u32, what: String },
 }
 

@@ -162,7 +162,10 @@ impl Engine {
         }
         self.compressors.iter().for_each(|compressor| lock(compressor).forget());
         if self.compression().is_some() {
-            warn!("what compression had not sent before the checkpoint is not in it, and lost");
+            warn!(
+                "gradients that compression had not sent before the checkpoint are not in it, and are \
+                lost"
+            );
         }
         Ok(())
     }

@@ -53,7 +53,7 @@ impl Check {
         }
         let changed = changed.trim_start_matches(", ");
         if !changed.is_empty() {
-            warn!(record = id, changed, "the last bits may differ for it");
+            warn!(record = id, changed, "the last bits may differ for this reason");
         }
         if !record.is_exact {
             warn!(record = id, "it was not trained with --reduce exact on a CPU: no bits are promised");

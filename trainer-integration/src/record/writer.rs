@@ -296,7 +296,7 @@ impl Writer {
                     left.push((old, earlier));
                 } else if let Err(error) = records.remove(old, &earlier).await {
                     // It does no harm but to the space it takes.
-                    warn!(record = old.short(), %error, "a record that tells less could not be removed");
+                    warn!(record = old.short(), %error, "an older, shorter record could not be removed");
                 }
             }
             left.push((id, record));

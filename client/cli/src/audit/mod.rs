@@ -161,7 +161,7 @@ fn read_proof(path: &Path) -> Result<Proof, Failure> {
     let read = File::open(path).and_then(|file| file.take(LONGEST_PROOF).read_to_end(&mut text));
     read.map_err(|error| Failure::failed(format!("{} cannot be read: {error}", path.display())))?;
     serde_json::from_slice(&text)
-        .map_err(|error| Failure::failed(format!("{} is no proof: {}", path.display(), one_line(&error))))
+        .map_err(|error| Failure::failed(format!("{} is not a proof: {}", path.display(), one_line(&error))))
 }
 
 fn describe(subject: &Subject, root: NodeHash, more: &[(&str, String)]) -> String {

@@ -87,9 +87,9 @@ impl Verify {
             verdict.epochs.iter().filter(|epoch| !epoch.exactly_once).map(|epoch| epoch.epoch).collect();
         match wrong.as_slice() {
             [] => Ok(()),
-            [one] => Err(Failure::failed(format!("epoch {one} is not what plan and manifest say"))),
+            [one] => Err(Failure::failed(format!("epoch {one} does not match plan and manifest"))),
             [first, ..] => Err(Failure::failed(format!(
-                "{} are not what plan and manifest say, the first is epoch {first}",
+                "{} do not match plan and manifest, the first is epoch {first}",
                 plural(wrong.len() as u64, "epoch")
             ))),
         }
@@ -193,7 +193,7 @@ fn read_reports(path: &Path, reports: &mut Vec<ConsumedReport>) -> Result<(), Fa
     for (number, line) in (1..).zip(BufReader::new(File::open(path).map_err(unread)?).lines()) {
         let report = serde_json::from_str(&line.map_err(unread)?).map_err(|error| {
             let (file, reason) = (path.display(), one_line(&error));
-            Failure::failed(format!("{file}, line {number}: not what `read --consumed` writes: {reason}"))
+            Failure::failed(format!("{file}, line {number}: not the format of `read --consumed`: {reason}"))
         })?;
         reports.push(report);
     }

@@ -146,7 +146,7 @@ fn what_is_exported_is_ingested_as_the_same_samples() {
     assert_eq!(code, Some(0), "{found}");
     assert_eq!(found["diff"]["shards"]["removed"], 0, "to the very shards");
     let refused = desk.refused(1, &["export", "digits", out, "--format", "parquet"]);
-    assert!(refused.contains("is there already"), "{refused}");
+    assert!(refused.contains("exists, and is not"), "{refused}");
     let tars = desk.dir.path().join("tars");
     let tars = tars.to_str().expect("text");
     desk.done(&["export", "digits@~0", tars, "--format", "webdataset"]);

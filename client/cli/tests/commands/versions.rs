@@ -71,7 +71,7 @@ fn what_is_removed_can_come_back_until_nothing_names_it() {
     let desk = with_two_versions();
     desk.done(&["tag", "digits@~1", "v1"]);
     let (first, second) = (version(&desk, "digits@~1"), version(&desk, "digits"));
-    assert!(desk.refused(2, &["rm", "digits"]).contains("say --yes"));
+    assert!(desk.refused(2, &["rm", "digits"]).contains("give --yes"));
     let said = desk.done(&["rm", "digits", "--yes"]);
     assert!(said.contains("digits@v1, plan "), "it says what stays: {said}");
     assert!(desk.refused(1, &["info", "digits"]).contains("there is digits@v1"));

@@ -167,7 +167,8 @@ impl ShardFiles {
             if needed > cache.limit().0 {
                 let (needed, limit) = (ByteSize(needed).to_string(), cache.limit().to_string());
                 warn!(dir = %cache.dir().display(), needed, limit,
-                      "the cache is smaller than the data: shards are fetched again and again; raise cache_limit");
+                      "the cache is smaller than the data: each epoch fetches shards again; raise \
+                      cache_limit");
             }
         }
         let bytes: u64 = listed.iter().map(|shard| entry(shard).bytes).sum();
@@ -349,7 +350,7 @@ impl ShardFiles {
                     if let Ok(Err(error)) = brought.await
                         && !matches!(error, LoadError::Stopped)
                     {
-                        warn!(%shard, %error, "a shard could not be brought or checked ahead of time");
+                        warn!(%shard, %error, "a shard could not be fetched or checked ahead of time");
                     }
                 })
             });

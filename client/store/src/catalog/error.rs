@@ -59,7 +59,8 @@ pub enum CatalogError {
     StillHeld { dataset: DatasetName },
     /// Another request is about to refer to an object that the forget deletes. Retry.
     #[error(
-        "{what} has rows that are to be forgotten, and is about to be committed, tagged, planned or trained on: run the same forget again in a minute; what a crash left of that ends within an hour"
+        "{what} has rows that are to be forgotten, and is about to be committed, tagged, planned or trained \
+        on: run the same forget again in a minute; the remains of a crashed command lapse within an hour"
     )]
     Wanted { what: String },
     /// A dataset's commits do not lead back to its first. Restore the commit from a backup of the store.

@@ -40,7 +40,7 @@ fn places_are_told_apart_by_their_names() {
         assert_eq!(named(url).to_string(), url);
     }
     let refused = LocalCatalog::find(&named("ftp://a")).err().expect("no store").to_string();
-    assert!(refused.contains("\"ftp://a\" is no store"), "{refused}");
+    assert!(refused.contains("\"ftp://a\" is not a store"), "{refused}");
     assert!(LocalCatalog::find(&named("memory://")).expect("it can be asked").is_none(), "nothing is there");
 }
 

@@ -48,7 +48,7 @@ pub enum BadCredentials {
         url: String,
     },
     /// A token that cannot stand in a header.
-    #[error("the token is not one; copy the whole line that `shardctl token create` printed")]
+    #[error("the token is malformed; copy the whole line that `shardctl token create` printed")]
     Token,
 }
 

@@ -209,7 +209,7 @@ pub enum MetaError {
     #[error("{}", unavailable(store, reason))]
     Unavailable { store: String, reason: String },
     /// Nothing can be changed there, now or later: it is only read, or cannot compare and swap.
-    #[error("nothing can be changed in {store}: {reason}")]
+    #[error("{store} takes no changes: {reason}")]
     Unchangeable { store: String, reason: String },
     /// What the metastore holds for the key is damaged. Restore it from a backup or delete the key.
     #[error("metastore {store} is damaged at {what}: {reason}")]

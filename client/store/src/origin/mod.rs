@@ -95,7 +95,8 @@ impl Traffic {
 pub enum OriginError {
     /// The address names no store that this program can open.
     #[error(
-        "{url:?} is no store: give a directory, or a URL such as file:///DIR, s3://BUCKET/FOLDER, gs://, az://, https://, or memory:// for tests"
+        "{url:?} is not a store: give a directory, or a URL such as file:///DIR, s3://BUCKET/FOLDER, gs://, \
+        az://, https://, or memory:// for tests"
     )]
     BadUrl { url: String },
     /// The service there cannot be asked as things are.
@@ -111,11 +112,13 @@ pub enum OriginError {
     #[error("{what} in {store} is corrupt: {reason}; {way_out}")]
     Corrupt { what: String, store: String, reason: String, way_out: &'static str },
     /// The bytes offered are not what their name says. Send the right ones.
-    #[error("bytes offered as {what} are not it: {reason}")]
+    #[error("bytes offered as {what} do not match its digest: {reason}")]
     Mismatch { what: String, reason: String },
     /// It holds rows that were forgotten. Make it without them.
     #[error(
-        "{what} holds rows that were forgotten, and {store} does not take it again: leave these rows out of what you ingest; if the present version of the dataset has them, `shardctl forget` was not finished: run it again"
+        "{what} holds rows that were forgotten, and {store} does not take it again: leave these rows out of \
+        the input; if the present version of the dataset has them, `shardctl forget` was not finished: run \
+        it again"
     )]
     Forgotten { what: String, store: String },
     /// The store cannot be reached or refuses.

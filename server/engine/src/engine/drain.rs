@@ -250,7 +250,7 @@ impl Engine {
         self.tasks.spawn(async move {
             let forgotten = engine.stop.run_until_cancelled(engine.meta.delete(&key, Expected::Any)).await;
             if let Some(Err(error)) = forgotten {
-                debug!(key, %error, "a word about a run that has ended is left behind");
+                debug!(key, %error, "a note about an ended run stays in the metastore");
             }
         });
     }

@@ -41,7 +41,7 @@ pub enum EngineError {
     #[error("node {node} is not among the live nodes; `shardctl status` lists them")]
     UnknownNode { node: NodeId },
     /// No node is left to take over.
-    #[error("node {node} is the only one that hosts anything; start another, or stop this one as it is")]
+    #[error("node {node} is the only host; start another one, or stop this one without a drain")]
     OnlyNode { node: NodeId },
     /// Ranks count from 0.
     #[error("rank {rank} is outside a world of {world}")]
@@ -55,7 +55,7 @@ pub enum EngineError {
     #[error("grain {grain} is outside the plan's {grains}")]
     NoSuchGrain { grain: u64, grains: u64 },
     /// A cursor of one plan says nothing about another.
-    #[error("run {run} is one over plan {plan}, and the cursor is of plan {given}")]
+    #[error("run {run} is over plan {plan}, and the cursor is of plan {given}")]
     OtherPlan { run: RunId, plan: PlanId, given: PlanId },
     /// The numbers do not fit the plan.
     #[error(transparent)]
@@ -64,7 +64,7 @@ pub enum EngineError {
     #[error(transparent)]
     Meta(#[from] MetaError),
     /// Something in the metastore was written by a later release.
-    #[error("{key} in the metastore is nothing that this release understands: upgrade this node")]
+    #[error("this release cannot read {key} in the metastore: upgrade this node")]
     NotUnderstood { key: String },
     /// The store could not be read.
     #[error(transparent)]

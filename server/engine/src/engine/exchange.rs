@@ -152,12 +152,14 @@ impl Engine {
                         run.has_brought(attempt);
                         engine.tell_copied(&run, generation).await;
                         if let Err(error) = engine.scrub(&run, epoch).await {
-                            warn!(run = run.name(), epoch, %error, "what the disk had spoilt could not be read again; it will be missed");
+                            warn!(run = run.name(), epoch, %error, "grains damaged on disk could not be \
+                                read again; they will be misses");
                         }
                     }
                     Err(error) => {
                         run.has_brought(attempt);
-                        warn!(run = run.name(), epoch, %error, "the cache could not be filled; reading will miss and ask again");
+                        warn!(run = run.name(), epoch, %error, "the cache could not be filled; reads will \
+                            miss and ask again");
                     }
                 },
             }
@@ -175,7 +177,7 @@ impl Engine {
             tokio::select! {
                 () = stop.cancelled() => {}
                 published = publish => if let Err(error) = published {
-                    debug!(run = run.name(), epoch, %error, "the run's epoch could not be made known");
+                    debug!(run = run.name(), epoch, %error, "the run's epoch could not be published");
                 },
             }
         });

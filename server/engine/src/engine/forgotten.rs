@@ -33,12 +33,13 @@ impl Engine {
                 Ok(Dropped { segments, bytes, lost, .. }) => {
                     return info!(
                         segments,
-                        bytes, lost, "rows were forgotten, and what the cache had of their shards"
+                        bytes, lost, "rows were forgotten, with the cached grains of their shards"
                     );
                 }
                 Err(error) => {
                     if !has_failed {
-                        warn!(%error, "what the cache has of forgotten shards cannot be dropped yet; trying again");
+                        warn!(%error, "the cached grains of forgotten shards cannot be dropped yet; trying \
+                            again");
                         has_failed = true;
                     }
                 }

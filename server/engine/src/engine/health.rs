@@ -287,7 +287,7 @@ fn report(before: &[HealthIssue], now: &[HealthIssue]) {
         warn!(node = %trouble.node, %trouble, "a node is slow, silent or wrong");
     }
     for trouble in before.iter().filter(|trouble| !is_in(now, trouble)) {
-        info!(node = %trouble.node, was = %trouble, "a node is in order again");
+        info!(node = %trouble.node, was = %trouble, "a node is healthy again");
     }
 }
 

@@ -18,7 +18,7 @@ pub struct Passes {
 #[derive(Debug, thiserror::Error)]
 pub enum PassError {
     /// It was not this node that gave it, or not since it started: ask over HTTP where the grain is.
-    #[error("this is no pass that this node has given since it started")]
+    #[error("this node has given no such pass since it started")]
     Unknown,
     /// The segment has been dropped: ask over HTTP where the grain is.
     #[error("the segment is gone")]

@@ -45,9 +45,9 @@ impl Engine {
         self.forget_run(&run);
         self.drive_again(id, &stop);
         match self.clear_run(id).await {
-            Ok(bytes) => info!(run = %id, bytes, "a run was removed, and what the cache had for it"),
+            Ok(bytes) => info!(run = %id, bytes, "a run was removed, with its cached grains"),
             Err(error) => {
-                debug!(run = %id, %error, "what the cache has for a removed run stays until room is wanted")
+                debug!(run = %id, %error, "the cached grains of a removed run stay until room is wanted")
             }
         }
     }

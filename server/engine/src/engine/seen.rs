@@ -26,7 +26,7 @@ impl Engine {
                     continue;
                 }
                 if let Err(error) = self.note_seen(&run.record.id).await {
-                    debug!(run = run.name(), %error, "it could not be written down that ranks are heard of");
+                    debug!(run = run.name(), %error, "the signs of life of ranks could not be recorded");
                 }
             }
         }

@@ -26,7 +26,7 @@ pub enum ConditionError {
     #[error("there is no column {column:?}: there is {}", columns.join(", "))]
     NoColumn { column: String, columns: Vec<String> },
     /// Give a value of the column's type.
-    #[error("{value:?} is no value of column {column:?}, which has the type {data_type}")]
+    #[error("{value:?} is not a value of column {column:?}, which has the type {data_type}")]
     WrongType { column: String, value: String, data_type: DataType },
     /// Choose another column, or name the samples one by one.
     #[error(

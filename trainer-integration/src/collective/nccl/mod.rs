@@ -60,7 +60,7 @@ pub enum NcclError {
     )]
     NotFound { tried: Vec<String>, source: libloading::Error },
     /// The library is not NCCL, or too old.
-    #[error("{path} is no NCCL of version 2.18 or later: it lacks {symbol}")]
+    #[error("{path} is not an NCCL of version 2.18 or later: it lacks {symbol}")]
     Symbol { path: String, symbol: &'static str },
     /// The library is too old.
     #[error("{path} is NCCL {}, and 2.18 is the oldest that is understood; install a newer one", library::version_name(*version))]

@@ -239,7 +239,8 @@ impl Outbox {
         // anyway.
         let leaving = parcel.grains.iter().copied();
         let loose = self.engine.obtain(run, parcel.epoch, leaving).await.unwrap_or_else(|error| {
-            debug!(peer = %to, epoch = parcel.epoch, chunk = parcel.chunk, %error, "not all of a chunk could be brought here");
+            debug!(peer = %to, epoch = parcel.epoch, chunk = parcel.chunk, %error, "not all of a chunk \
+                could be fetched");
             HashMap::new()
         });
         let (epoch, chunk, generation) = (parcel.epoch, parcel.chunk, parcel.generation);

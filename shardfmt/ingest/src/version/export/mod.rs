@@ -56,13 +56,13 @@ pub struct Exported {
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum ExportError {
     /// Something is there already. Give another place.
-    #[error("{}: is there already, and is no empty directory; give a place where nothing is", .path.display())]
+    #[error("{}: exists, and is not an empty directory; give a new place", .path.display())]
     Occupied { path: PathBuf },
     /// Another export is under way.
     #[error("{}: another export is writing it; wait for that, or give another place", .path.display())]
     Unfinished { path: PathBuf },
     /// What lies where files are written first is not of an export.
-    #[error("{}: is there already, and is not of an export; move it away, or give another place", .path.display())]
+    #[error("{}: exists, and is not from an export; move it away, or give another place", .path.display())]
     Foreign { path: PathBuf },
     /// The file system refused.
     #[error("{}: cannot be written", .path.display())]

@@ -94,7 +94,7 @@ fn a_condition_that_says_nothing_is_refused_with_the_reason() {
         refused.expect("it says nothing").to_string()
     };
     assert_eq!(refused("name", "x"), "there is no column \"name\": there is label, text, blob");
-    assert_eq!(refused("label", "x"), "\"x\" is no value of column \"label\", which has the type Int64");
+    assert_eq!(refused("label", "x"), "\"x\" is not a value of column \"label\", which has the type Int64");
 }
 
 #[test]
