@@ -82,7 +82,7 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", env = "SHARDD_STORE_CA")]
     pub store_ca: Option<PathBuf>,
 
-    /// Ask the store without credentials, as anybody: for public buckets [default: false]
+    /// Access the store without credentials, for public buckets [default: false]
     #[arg(
         long,
         env = "SHARDD_STORE_ANONYMOUS",
@@ -92,13 +92,13 @@ pub struct Settings {
     )]
     pub store_anonymous: Option<bool>,
 
-    /// The most bytes a second to and from the store's service, such as 100MiB [default: no limit]
+    /// Limit of bytes a second to and from the store's service, such as 100MiB [default: no limit]
     #[arg(long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
     pub store_bandwidth: Option<ByteSize>,
 
     /// Where metadata is kept: sled, in the first node's data directory, or etcd as
     /// `etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]`
-    /// [default: sled, or what the first node says when joining]
+    /// [default: sled, or that of the first node when joining]
     #[arg(long, value_name = "URL", env = "SHARDD_METASTORE")]
     pub metastore: Option<String>,
 
@@ -106,8 +106,8 @@ pub struct Settings {
     #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
 
-    /// What caches and a store in a directory leave free on their disks, for the metadata that may share them [default: 1GiB,
-    /// or a twentieth of a smaller disk]
+    /// Space that caches and a store in a directory leave free on their disks, for metadata there [default:
+    /// 1GiB, or a twentieth of a smaller disk]
     #[arg(long, value_name = "SIZE", env = "SHARDD_DISK_RESERVE")]
     pub disk_reserve: Option<ByteSize>,
 
@@ -117,8 +117,9 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", env = "SHARDD_SOCKET")]
     pub socket: Option<PathBuf>,
 
-    /// What loaders of this machine are lent: the files of the cache, to be read; a ring of memory into which
-    /// the requested grains are copied; or nothing, so that they are sent bytes over HTTP [default: files]
+    /// The form in which loaders of this machine get grains: the files of the cache, to be read; a ring of
+    /// memory into which the requested grains are copied; or nothing, so that they are sent bytes over HTTP
+    /// [default: files]
     #[arg(long, value_name = "files|ring|none", env = "SHARDD_SHARE")]
     pub share: Option<Share>,
 
@@ -136,25 +137,25 @@ pub struct Settings {
     #[arg(long, value_name = "FILE", env = "SHARDD_READY_FILE")]
     pub ready_file: Option<PathBuf>,
 
-    /// What SIGTERM does: stop within 5 s, or first let other nodes take over what this one hosts, for machines that are
-    /// taken away with a warning; a second signal stops at once [default: stop]
+    /// Action on SIGTERM: stop within 5 s, or first let other nodes take over what this one hosts, for
+    /// machines that are taken away with a warning; a second signal stops at once [default: stop]
     #[arg(long, value_name = "stop|drain", env = "SHARDD_ON_SIGTERM")]
     pub on_sigterm: Option<OnSigterm>,
 
-    /// How long --on-sigterm drain may take [default: 90s]
+    /// Time limit of --on-sigterm drain [default: 90s]
     #[arg(long, value_name = "TIME", env = "SHARDD_GRACE")]
     pub grace: Option<Span>,
 
-    /// How log lines on stderr look [default: text]
+    /// Format of log lines on stderr [default: text]
     #[arg(long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
 
-    /// How much is logged on stderr: error, warn, info or debug [default: info]
+    /// Log level on stderr: error, warn, info or debug [default: info]
     #[arg(long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
     pub log_level: Option<LogLevel>,
 
-    /// Serve https, with a certificate that the cluster's authority signed, or with --tls-cert [default: as the first
-    /// node says when joining, else false]
+    /// Serve https, with a certificate that the cluster's authority signed, or with --tls-cert [default: that
+    /// of the first node when joining, else false]
     #[arg(
         long,
         env = "SHARDD_TLS",
@@ -183,11 +184,13 @@ pub struct Settings {
     #[arg(long, value_name = "HOST,…", env = "SHARDD_ALLOWED_HOSTS")]
     pub allowed_hosts: Option<Hosts>,
 
-    /// How long the certificates are good that the first node signs; they are renewed after two thirds [default: 30d]
+    /// Lifetime of the certificates that the first node signs; nodes renew them after two thirds [default:
+    /// 30d]
     #[arg(long, value_name = "TIME", env = "SHARDD_CERTIFICATE_LIFETIME")]
     pub certificate_lifetime: Option<Span>,
 
-    /// Who may ask over HTTP: anyone, or who shows a token [default: as the first node says when joining, else none]
+    /// Clients admitted over HTTP: all, or holders of a token [default: that of the first node when joining,
+    /// else none]
     #[arg(long, value_name = "none|tokens", env = "SHARDD_AUTH")]
     pub auth: Option<Auth>,
 
@@ -342,8 +345,8 @@ pub struct AtStart {
     #[arg(long)]
     pub recover: bool,
 
-    /// Take over the metadata from the node that kept it and is lost, from its copy in the store. That node is fenced: should
-    /// it come back, it refuses to serve
+    /// Take over the metadata from the node that kept it and is lost, from its copy in the store. That node
+    /// is fenced: if it comes back, it refuses to serve
     #[arg(long, conflicts_with = "recover")]
     pub promote: bool,
 }

@@ -47,7 +47,7 @@ enum ConfigCommand {
         #[arg(env = "SHARDD_CONFIG")]
         file: PathBuf,
     },
-    /// Print the settings that hold, as TOML, with what each means and where it comes from
+    /// Print the settings that hold, as TOML, each with its meaning and its source
     Show {
         /// Print the defaults instead, as a settings file to begin with
         #[arg(long)]

@@ -18,7 +18,7 @@ use crate::ingest::{Effort, links};
 use crate::output;
 use crate::progress::IngestProgress;
 
-/// Add samples to a dataset, ingested as its own were
+/// Add samples to a dataset, ingested with the settings of its own
 #[derive(Args)]
 pub(crate) struct Append {
     /// The dataset
@@ -32,11 +32,11 @@ pub(crate) struct Append {
     #[arg(long)]
     again: bool,
 
-    /// Size that new shards aim at [default: that of the dataset's]
+    /// Target size of new shards [default: that of the dataset's]
     #[arg(long, value_name = "SIZE")]
     shard_size: Option<ByteSize>,
 
-    /// The tokenizer.json that the dataset's tokens were made with, where it lies now
+    /// Path of the tokenizer.json that made the dataset's tokens
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 

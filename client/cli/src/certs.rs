@@ -39,7 +39,7 @@ pub(crate) struct Certs {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make an authority in a directory of this machine, to found a cluster with, or to keep away from all nodes
+    /// Make an authority in a directory of this machine, to found a cluster with, or to keep off all nodes
     ///
     /// The first node makes one by itself where there is none. With an authority made here, put its files into tls/ in the
     /// data directory of the first node before that starts; or keep them, and make every node's certificate with `issue`.
@@ -73,7 +73,7 @@ enum Command {
     /// List the newest certificate of each node
     #[command(visible_alias = "list")]
     Ls,
-    /// Have certificates renewed now, and wait until they are
+    /// Renew certificates now, and wait for the new ones
     Rotate {
         /// The nodes [default: all]
         #[arg(value_name = "NODE")]
@@ -89,13 +89,13 @@ enum Command {
         #[arg(long, value_name = "KEY")]
         key: Option<String>,
 
-        /// Do not ask
+        /// Do not ask for confirmation
         #[arg(long, short)]
         yes: bool,
     },
     /// Print the certificate of the cluster's authority, for --ca, or write it to a file
     ///
-    /// The node is asked without proof of its identity: compare the digest with what the administrator says,
+    /// The node is asked without proof of its identity: compare the digest with that of the administrator,
     /// or give it.
     Authority {
         /// The digest that it must have

@@ -39,11 +39,12 @@ pub(crate) struct Connect {
     #[arg(long, global = true, value_name = "URL")]
     server: Option<String>,
 
-    /// Work on this directory or bucket (s3://BUCKET/FOLDER, gs://, az://) instead, without any node
+    /// Use this directory or bucket (s3://BUCKET/FOLDER, gs://, az://) instead, without any node
     #[arg(long, global = true, value_name = "DIR|URL")]
     store: Option<PathBuf>,
 
-    /// Work on the place of this name; see `shardctl context` [env: SHARDCTL_CONTEXT] [default: the current one]
+    /// Use the context of this name; see `shardctl context` [env: SHARDCTL_CONTEXT] [default: the current
+    /// one]
     #[arg(long, global = true, value_name = "NAME")]
     context: Option<String>,
 
@@ -51,7 +52,8 @@ pub(crate) struct Connect {
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     token_file: Option<PathBuf>,
 
-    /// File of certificates (PEM) that those of nodes must come from [env: SHARDD_CA] [default: those the system trusts]
+    /// File of certificates (PEM) that must have signed those of nodes [env: SHARDD_CA] [default: those the
+    /// system trusts]
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     ca: Option<PathBuf>,
 

@@ -20,13 +20,13 @@ pub(crate) struct Context {
 enum ContextCommand {
     /// List the contexts
     Ls,
-    /// Show a context; without a name, where commands work now, and what says so
+    /// Show a context; without a name, the place that commands use now, and the setting behind it
     Show {
         /// The context
         name: Option<String>,
     },
-    /// Make or change a context: the place is what --server or --store says, and --token-file, --ca and the --store-
-    /// flags with it
+    /// Make or change a context: its place is that of --server or --store, with --token-file, --ca and the
+    /// --store- flags
     Set {
         /// Its name: up to 64 of A-Z, a-z, 0-9, '.', '_' and '-'
         name: ContextName,

@@ -18,7 +18,7 @@ use crate::output;
 /// How often it is looked how far a node is.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Let a node host nothing: others take over its partitions, a few at a time, and then no reader misses it
+/// Drain a node: others take over its partitions, a few at a time, and then no reader misses it
 ///
 /// Training continues meanwhile. It lasts, also over restarts, until `shardctl join`.
 #[derive(Args)]
@@ -30,14 +30,14 @@ pub(crate) struct Drain {
     waiting: Waiting,
 }
 
-/// Let a drained node host partitions again
+/// End the drain of a node, so that it hosts partitions again
 #[derive(Args)]
 pub(crate) struct Join {
     /// The node
     node: NodeId,
 }
 
-/// Let a node go for good: others take over its partitions, then it stops
+/// Remove a node for good: others take over its partitions, then it stops
 #[derive(Args)]
 pub(crate) struct Leave {
     /// The node
@@ -49,7 +49,7 @@ pub(crate) struct Leave {
 
 #[derive(Args)]
 struct Waiting {
-    /// Only say so, and do not wait until it is done
+    /// Only request it, and do not wait for the end
     #[arg(long)]
     no_wait: bool,
 

@@ -16,16 +16,17 @@ use crate::human::count;
 use crate::output;
 use crate::table::Table;
 
-/// Drop from the nodes' caches what no run with attached ranks wants, of a version or of all
+/// Drop the grains that no run with attached ranks wants from the nodes' caches, of a version or of all
 ///
-/// What such a run hosts stays, and so do grains that came for its next epoch or are still to be given to others; files that
-/// a loader has open stay readable to it. A segment of which more than half is wanted stays whole. The store keeps everything.
+/// Hosted grains of such a run stay, and so do grains that arrived for its next epoch or are still to be
+/// sent; files that a loader has open stay readable to it. A segment of which more than half is wanted stays
+/// whole. The store keeps everything.
 #[derive(Args)]
 pub(crate) struct Evict {
     /// The version, such as NAME, NAME@TAG or NAME@~2
     version: Option<DatasetRef>,
 
-    /// Of all versions
+    /// Drop grains of all versions
     #[arg(long, conflicts_with = "version")]
     all: bool,
 
@@ -33,7 +34,7 @@ pub(crate) struct Evict {
     #[arg(long, value_name = "NODE")]
     node: Option<NodeId>,
 
-    /// Only say what would go
+    /// Only list the grains that would go
     #[arg(long)]
     dry_run: bool,
 }

@@ -15,7 +15,7 @@ use crate::table::Table;
 
 /// Show, pause, resume or limit the exchange
 ///
-/// Only how long reading takes depends on it, never the samples: grains that are not sent in time are
+/// Only the speed of reading depends on it, never the samples: grains that are not sent in time are
 /// requested, as misses.
 #[derive(Args)]
 pub(crate) struct Exchange {
@@ -53,8 +53,8 @@ struct Whose {
 
 #[derive(Args)]
 struct Rate {
-    /// `auto`: as fast as the ranks read; a size such as 50MiB: the same, and no more a second; `unlimited`: at once;
-    /// `default`: the start-up setting, or for one node the setting for all
+    /// `auto`: as fast as the ranks read; a size such as 50MiB: the same, and at most this many bytes a
+    /// second; `unlimited`: at once; `default`: the start-up setting, or for one node the setting for all
     rate: RateOverride,
 
     #[command(flatten)]

@@ -33,7 +33,7 @@ pub(crate) struct Explain {
 
 #[derive(Subcommand)]
 enum ExplainCommand {
-    /// Which node hosts which partition and why, what that costs in each epoch, and the moves to come
+    /// Which node hosts which partition and why, its cost in each epoch, and the moves to come
     Placement(Placement),
     /// Where a sample was, is and will be, by plan and present placement, and which node sends it to which
     Move(Move),

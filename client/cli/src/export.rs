@@ -22,14 +22,14 @@ pub(crate) struct Export {
     /// The version: NAME, NAME@TAG, NAME@ID or NAME@~1
     version: DatasetRef,
 
-    /// A directory that is empty or not there yet
+    /// A new or empty directory
     to: PathBuf,
 
-    /// What to write
+    /// The format of the files
     #[arg(long, value_enum)]
     format: FormatArg,
 
-    /// Size that files aim at
+    /// Target size of the files
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     shard_size: ByteSize,
 

@@ -15,10 +15,10 @@ use crate::human::{count, parse_duration, plural};
 use crate::output;
 use crate::table::Table;
 
-/// Show what no version, tag, plan or run reaches; with --delete, delete it
+/// Show the objects that no version, tag, plan or run reaches; with --delete, delete them
 #[derive(Args)]
 pub(crate) struct Gc {
-    /// Delete, instead of only showing what would be
+    /// Delete, instead of only listing the objects
     #[arg(long)]
     delete: bool,
 
@@ -27,8 +27,8 @@ pub(crate) struct Gc {
     #[arg(long, value_name = "AGE", default_value = "1h", value_parser = parse_duration)]
     older_than: Duration,
 
-    /// Instead of data sets: what trainings left in this directory or bucket that were killed while they wrote a
-    /// checkpoint, once that is a day old (that of `shardtrain --checkpoints`)
+    /// Instead of data sets: unfinished checkpoints of killed trainings in this directory or bucket, once
+    /// they are a day old (that of `shardtrain --checkpoints`)
     #[arg(long, value_name = "DIR|URL")]
     checkpoints: Option<PathBuf>,
 }

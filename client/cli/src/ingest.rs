@@ -39,7 +39,7 @@ pub(crate) struct Ingest {
     #[arg(long)]
     name: DatasetName,
 
-    /// Why, for the log of the dataset
+    /// Message for the log of the dataset
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     message: Message,
 
@@ -54,10 +54,10 @@ pub(crate) struct Ingest {
     effort: Effort,
 }
 
-/// What decides the version.
+/// The options that decide the version.
 #[derive(Args)]
 pub(crate) struct Settings {
-    /// Lay samples into shards in random order, with each class spread evenly, or as they come
+    /// Lay samples into shards in random order, with each class spread evenly, or in the order of the input
     #[arg(long, value_enum, default_value = "random", help_heading = "Order and shards")]
     mix: MixArg,
 
@@ -69,8 +69,8 @@ pub(crate) struct Settings {
     #[arg(long, default_value_t = 0, help_heading = "Order and shards")]
     seed: u64,
 
-    /// Size that shards aim at, such as 4MiB, or `auto`: also from memory and the store [default: a 64th of the data,
-    /// between 1 and 64 MiB]
+    /// Target size of shards, such as 4MiB, or `auto`: also from memory and the store [default: a 64th of the
+    /// data, between 1 and 64 MiB]
     #[arg(long, value_name = "SIZE", help_heading = "Order and shards")]
     shard_size: Option<ShardSize>,
 
@@ -78,7 +78,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "HOW", default_value_t, help_heading = "Order and shards")]
     compression: Compression,
 
-    /// Read the files as this kind, whatever they look like
+    /// Read the files as this format, in place of the detected one
     #[arg(long, value_name = "KIND", value_parser = parse_kind, help_heading = "Input")]
     format: Option<Kind>,
 
@@ -90,12 +90,12 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "A,B,...", value_delimiter = ',', help_heading = "Input")]
     columns: Option<Vec<String>>,
 
-    /// Type of a column of CSV or JSON Lines, as Arrow writes it: `id=Utf8`, `score=Float32` [default: what all of its
-    /// values look like]
+    /// Type of a column of CSV or JSON Lines, as Arrow writes it: `id=Utf8`, `score=Float32` [default:
+    /// inferred from all of its values]
     #[arg(long = "type", value_name = "COLUMN=TYPE", value_parser = parse_type, help_heading = "Input")]
     types: Vec<(String, String)>,
 
-    /// What separates the fields of CSV files [default: tabs in .tsv, else commas]
+    /// Separator of the fields of CSV files [default: tabs in .tsv, else commas]
     #[arg(long, value_enum, help_heading = "Input")]
     delimiter: Option<DelimiterArg>,
 
@@ -107,15 +107,15 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "TOKENS", help_heading = "Input")]
     sequence_length: Option<u32>,
 
-    /// What a document is in text files
+    /// The unit of a document in text files
     #[arg(long, value_enum, default_value = "file", help_heading = "Input")]
     documents: DocumentsArg,
 
-    /// Keep a part of the samples, chosen by their content: `0..8/10` to train, `8..10/10` to test
+    /// Keep a part of the samples, selected by their content: `0..8/10` to train, `8..10/10` to test
     #[arg(long, value_name = "FROM..TO/OF", value_parser = parse_take, help_heading = "Input")]
     take: Option<HashRange>,
 
-    /// Make several datasets of one reading, by content: `train:0.9,test:0.1` makes NAME-train and NAME-test
+    /// Make several datasets in one pass, by content: `train:0.9,test:0.1` makes NAME-train and NAME-test
     #[arg(long, value_name = "NAME:FRACTION,...", conflicts_with = "take", help_heading = "Input")]
     split: Option<Split>,
 
@@ -123,7 +123,7 @@ pub(crate) struct Settings {
     #[arg(long, help_heading = "Input")]
     decode: bool,
 
-    /// Bring decoded images to this size
+    /// Resize decoded images to this size
     #[arg(long, value_name = "WIDTHxHEIGHT", requires = "decode", help_heading = "Input")]
     resize: Option<ImageSize>,
 
@@ -131,7 +131,7 @@ pub(crate) struct Settings {
     #[arg(long, help_heading = "Input")]
     allow_missing: bool,
 
-    /// What to do about files, members and lines that cannot be read: stop, or leave them out and list them
+    /// The action on files, members and lines that cannot be read: stop, or leave them out and list them
     #[arg(long, value_enum, default_value = "fail", help_heading = "Input")]
     on_error: OnErrorArg,
 }

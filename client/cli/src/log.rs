@@ -13,7 +13,7 @@ use crate::human::{count, date, plural};
 use crate::output;
 use crate::table::Table;
 
-/// Show the versions of a dataset, the newest first: when, by what, and why
+/// Show the versions of a dataset, the newest first, with times, programs and reasons
 #[derive(Args)]
 pub(crate) struct Log {
     /// The dataset

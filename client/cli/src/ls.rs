@@ -11,7 +11,7 @@ use crate::human::count;
 use crate::output;
 use crate::table::Table;
 
-/// List the datasets with their tags; `shardctl log` lists the versions of one
+/// List the datasets with their tags; `shardctl log` lists the versions of a dataset
 #[derive(Args)]
 pub(crate) struct Ls {}
 

@@ -26,7 +26,7 @@ pub(crate) const MICRO_BATCH: u32 = 32;
 /// Shards whose labels are still looked at.
 const MOST_SHARDS: u64 = 1 << 14;
 
-/// Make a plan: how samples are partitioned, and what part of them is exchanged after each epoch
+/// Make a plan: the partitions of samples, and the share exchanged after each epoch
 #[derive(Args)]
 pub(crate) struct Partition {
     /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
@@ -47,7 +47,7 @@ pub(crate) struct Partition {
     id: bool,
 }
 
-/// What may be chosen about a plan.
+/// The options of a plan.
 #[derive(Args)]
 pub(crate) struct PlanChoices {
     /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
@@ -64,11 +64,11 @@ pub(crate) struct PlanChoices {
     #[arg(long)]
     grain_rows: Option<u32>,
 
-    /// In how many parts an exchange is made while the epoch trains [default: 16, fewer for small datasets]
+    /// Number of parts of an exchange during an epoch [default: 16, fewer for small datasets]
     #[arg(long)]
     chunks: Option<u32>,
 
-    /// Chooses among plans that are otherwise equal
+    /// Seed of the plan
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
@@ -80,7 +80,7 @@ pub(crate) struct PlanChoices {
     #[arg(long, value_enum, default_value = "shards")]
     placement: PlacementArg,
 
-    /// Read a partition in blocks of this many grains, shuffled inside, for disks that hate random reads
+    /// Read a partition in blocks of this many grains, shuffled inside, for disks with slow random reads
     #[arg(long, value_name = "GRAINS")]
     block_slots: Option<u32>,
 }

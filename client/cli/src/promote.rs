@@ -18,10 +18,10 @@ const LOOK: Duration = Duration::from_millis(200);
 /// How long that may take: it stops, reads the copy, and starts again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Let a node take over the metadata from the first node, which is lost, from its copy in the store
+/// Let a node take over the metadata of the lost first node, from its copy in the store
 ///
 /// The node starts again as the one that keeps the metadata; the others find it by themselves, and training
-/// continues. The node before is fenced: should it come back, it refuses to serve and says how it joins.
+/// continues. The earlier node is fenced: if it comes back, it refuses to serve and explains how it joins.
 /// Refused while that node answers.
 #[derive(Args)]
 pub(crate) struct Promote {

@@ -15,15 +15,16 @@ use crate::holders::Holders;
 use crate::human::{date, parse_duration, plural};
 use crate::output;
 
-/// Cut off the older part of a dataset's history; shows them unless you give --delete
+/// Cut off the older part of a dataset's history; shows it unless you give --delete
 ///
-/// Tags, plans and runs keep the versions that they name. What nothing keeps any more goes with `shardctl gc`.
+/// Tags, plans and runs keep the versions that they name. `shardctl gc` deletes the objects that nothing
+/// keeps any more.
 #[derive(Args)]
 pub(crate) struct Prune {
     /// The dataset
     dataset: DatasetName,
 
-    /// Keep this many versions, the newest; with --older-than, what goes is old as well
+    /// Keep this many versions, the newest; with --older-than, the removed ones are also older than that
     #[arg(long, value_name = "N", required_unless_present = "older_than", value_parser = clap::value_parser!(u64).range(1..))]
     keep: Option<u64>,
 
@@ -31,7 +32,7 @@ pub(crate) struct Prune {
     #[arg(long, value_name = "AGE", value_parser = parse_duration)]
     older_than: Option<Duration>,
 
-    /// Cut it off instead of showing it
+    /// Cut them off instead of listing them
     #[arg(long)]
     delete: bool,
 }

@@ -34,16 +34,16 @@ pub(crate) struct Read {
     #[arg(long, default_value = "read")]
     run: RunId,
 
-    /// Which rank to read as
+    /// The rank to read as
     #[arg(long, default_value_t = 0)]
     rank: u32,
 
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there are [default: a function of the plan and --global-batch-size; with --batch-size the smallest
-    /// divisor of the partitions that is no less than WORLD]
+    /// Number of virtual ranks [default: a function of the plan and --global-batch-size; with --batch-size
+    /// the smallest divisor of the partitions that is no less than WORLD]
     #[arg(long)]
     virtual_ranks: Option<u32>,
 
@@ -55,8 +55,8 @@ pub(crate) struct Read {
     #[arg(long, value_name = "SAMPLES", conflicts_with = "batch_size")]
     global_batch_size: Option<u64>,
 
-    /// What to do with the samples left at the end of an epoch: a shorter step, none, one that is filled up with samples of
-    /// the same epoch, or with those of the next
+    /// The use of the samples left at the end of an epoch: a shorter step, none, one that is filled up with
+    /// samples of the same epoch, or with those of the next
     #[arg(long, value_enum, default_value = "short")]
     last_batch: LastBatchArg,
 

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(200);
 
 /// Move partitions of a run to where its ranks read and shares are even, a few at a time, and wait until that is done
 ///
-/// Nodes do so by themselves whenever ranks or nodes come or go: this is to look, and to be sure. Training
+/// Nodes do so by themselves when ranks or nodes come or go: this command shows it, and makes sure. Training
 /// continues meanwhile.
 #[derive(Args)]
 pub(crate) struct Rebalance {

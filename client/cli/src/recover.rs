@@ -12,11 +12,11 @@ use crate::table::Table;
 
 /// Bring back names, tags, plans and runs that the metadata lost and the store still knows
 ///
-/// They come from the copy of the metadata in the store and from its commits. What the metadata has stays as it is. Names and
-/// plans that were removed since the last `gc` come back, too.
+/// They come from the copy of the metadata in the store and from its commits. Entries of the metadata stay
+/// unchanged. Names and plans that were removed since the last `gc` come back, too.
 #[derive(Args)]
 pub(crate) struct Recover {
-    /// Write nothing, only show what would come back
+    /// Write nothing, only list the entries that would come back
     #[arg(long)]
     dry_run: bool,
 }

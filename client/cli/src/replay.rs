@@ -25,7 +25,7 @@ use crate::plan::PlanOrRun;
 use crate::read::digest_of;
 use crate::table::Table;
 
-/// Give a rank's rows of a step again, byte for byte, and print their facts
+/// Read a rank's rows of a step again, byte for byte, and print their facts
 ///
 /// Nothing of the training is needed but its plan and sizes: rows come from the store, and each is compared with the manifest.
 #[derive(Args)]
@@ -50,20 +50,21 @@ pub(crate) struct Replay {
     #[arg(long, value_name = "N")]
     batch_size: Option<NonZeroU32>,
 
-    /// Whose rows
+    /// The rank of the rows
     #[arg(long, default_value_t = 0)]
     rank: u32,
 
-    /// How many ranks there were
+    /// Number of ranks of the training
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there were [default: those of RUN; else as a loader has with this --global-batch-size; with
-    /// --batch-size the smallest divisor of the partitions that is no less than WORLD]
+    /// Number of virtual ranks of the training [default: those of RUN; else that of a loader with this
+    /// --global-batch-size; with --batch-size the smallest divisor of the partitions that is no less than
+    /// WORLD]
     #[arg(long, conflicts_with = "run")]
     virtual_ranks: Option<u32>,
 
-    /// How many steps, one after the other
+    /// Number of consecutive steps
     #[arg(long, default_value = "1")]
     steps: NonZeroU64,
 

@@ -22,15 +22,15 @@ pub(crate) struct Reshard {
     /// The dataset
     name: DatasetName,
 
-    /// Size that shards aim at, such as 4MiB
+    /// Target size of shards, such as 4MiB
     #[arg(long, value_name = "SIZE")]
     shard_size: ByteSize,
 
-    /// How shards are compressed: none, lz4, zstd or zstd:LEVEL [default: as they are]
+    /// Compression of shards: none, lz4, zstd or zstd:LEVEL [default: as they are]
     #[arg(long)]
     compression: Option<Compression>,
 
-    /// Why: kept in the history
+    /// Message, kept in the history
     #[arg(long, short, default_value = "")]
     message: Message,
 

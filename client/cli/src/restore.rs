@@ -15,7 +15,7 @@ pub(crate) struct Restore {
     #[arg(value_name = "NAME@VERSION")]
     version: DatasetRef,
 
-    /// Why, for the log of the dataset
+    /// Message for the log of the dataset
     #[arg(long, short, value_name = "TEXT", default_value = "")]
     message: Message,
 }

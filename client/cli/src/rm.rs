@@ -11,14 +11,14 @@ use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::{output, tag};
 
-/// Remove a dataset, or a tag (NAME@TAG); what nothing names any more goes with `shardctl gc`
+/// Remove a dataset, or a tag (NAME@TAG); `shardctl gc` deletes the objects that nothing names any more
 #[derive(Args)]
 pub(crate) struct Rm {
     /// The dataset, or one of its tags
     #[arg(value_name = "NAME[@TAG]")]
     dataset: DatasetRef,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }

@@ -19,7 +19,7 @@ use crate::table::{Table, facts};
 /// Epochs that are listed one by one; of more, those that tell most.
 const LISTED: usize = 14;
 
-/// Play a plan on a cluster, before there is either: traffic, connections, disks and mixing
+/// Simulate a plan on a cluster, before you have either: traffic, connections, disks and mixing
 ///
 /// Computes what the plan moves and the placement hosts, for all nodes, and counts it. Without --partitions there are
 /// as many as nodes, or the default where that is more.
@@ -39,7 +39,7 @@ pub(crate) struct Simulate {
     #[arg(long)]
     nodes: u32,
 
-    /// Epochs that are trained; an exchange is made after each
+    /// Epochs of the training; an exchange follows each
     #[arg(long)]
     epochs: u32,
 
@@ -54,14 +54,14 @@ pub(crate) struct Simulate {
     pace: Pace,
 }
 
-/// How fast exchange and training are.
+/// The speed of exchange and training.
 #[derive(Args)]
 pub(crate) struct Pace {
-    /// What a node can send, and at the same time receive
+    /// Bandwidth of a node, in each direction
     #[arg(long, value_name = "RATE", default_value = "10Gbit/s")]
     link: LinkRate,
 
-    /// Milliseconds of a step, to say whether it hides the exchange
+    /// Milliseconds of a step, to show whether it hides the exchange
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
     step_ms: Option<u32>,
 

@@ -24,7 +24,7 @@ const LATE_S: u64 = 10;
 /// Show nodes, runs, placement, caches, exchange and reads from the store
 #[derive(Args)]
 pub(crate) struct Status {
-    /// Show every run that ever began, not only those that are read and the last few that ended
+    /// Show all runs, not only those in use and the last few that ended
     #[arg(long)]
     all: bool,
 }

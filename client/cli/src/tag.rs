@@ -17,7 +17,7 @@ pub(crate) struct Tag {
     #[arg(value_name = "NAME[@VERSION]")]
     dataset: DatasetRef,
 
-    /// The name to give; without it, those there are get listed
+    /// The name to give; without it, the command lists the tags
     tag: Option<TagName>,
 
     /// Move the tag if it is on another version

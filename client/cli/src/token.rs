@@ -27,7 +27,7 @@ pub(crate) struct Token {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Make a token; it is printed once, and cannot be found out later
+    /// Make a token; it is printed once, and cannot be shown again
     Create {
         /// The person or program that gets it
         #[arg(value_name = "NAME", required_unless_present = "join", conflicts_with = "join")]
@@ -56,7 +56,7 @@ enum Command {
     /// List tokens, without their secrets
     #[command(visible_alias = "list")]
     Ls,
-    /// Revoke a token: from now on it is none
+    /// Revoke a token: from now on it is invalid
     Revoke {
         /// Its id, as `ls` shows it
         #[arg(value_name = "ID")]

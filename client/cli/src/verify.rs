@@ -32,7 +32,7 @@ pub(crate) struct Verify {
     #[arg(long, value_name = "N")]
     sample: Option<NonZeroUsize>,
 
-    /// Which shards a sample takes; the same seed takes the same [default: others each time]
+    /// Seed of the choice of shards; the same seed checks the same ones [default: random]
     #[arg(long, requires = "sample")]
     seed: Option<u64>,
 
@@ -40,8 +40,8 @@ pub(crate) struct Verify {
     #[arg(long)]
     repair: bool,
 
-    /// Where to look for copies of damaged shards: another store or its directory, the address of a node, or
-    /// the source of the dataset. May be given several times
+    /// Source of copies of damaged shards: another store or its directory, the address of a node, or the
+    /// source of the dataset. You can repeat it
     #[arg(long, value_name = "PLACE", requires = "repair")]
     from: Vec<String>,
 

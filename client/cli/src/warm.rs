@@ -19,7 +19,7 @@ use crate::{output, signals};
 /// How often it is looked how far it is, at most.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// Fill the nodes' caches before the trainers come: they find their samples on local disks
+/// Fill the nodes' caches before the trainers start: they then find their samples on local disks
 ///
 /// Attaches a rank to each node that is not drained, in the order of their names, as a trainer would; waits until each node has
 /// its partitions; and detaches. Each shard is read from the store by one node, once. Trainers whose ranks
@@ -38,7 +38,7 @@ pub(crate) struct Warm {
     #[arg(long, value_name = "NAME", requires = "virtual_ranks")]
     run: Option<RunId>,
 
-    /// How many virtual ranks that run has
+    /// Number of virtual ranks of that run
     #[arg(long, requires = "run")]
     virtual_ranks: Option<u32>,
 

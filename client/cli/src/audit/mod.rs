@@ -40,15 +40,15 @@ enum AuditCommand {
     Root(Root),
     /// Compare a root, the reports of a run's ranks, or the samples they consumed with plan and manifest
     Verify(verify::Verify),
-    /// Send what ranks had to report when no node could be reached
+    /// Send the reports of ranks that could reach no node
     Send(send::Send),
     /// Prove that an epoch reads a sample, to a person who knows the root
     Prove(Prove),
-    /// Check a proof: needs the root and nothing else
+    /// Check a proof; this needs only the root
     Check(Check),
 }
 
-/// What `audit root` asks.
+/// Arguments of `audit root`.
 #[derive(Args)]
 struct Root {
     #[command(flatten)]
@@ -59,7 +59,7 @@ struct Root {
     epoch: u32,
 }
 
-/// What `audit prove` asks.
+/// Arguments of `audit prove`.
 #[derive(Args)]
 struct Prove {
     /// Number of the sample in the order of the dataset, from 0
@@ -77,13 +77,13 @@ struct Prove {
     out: Option<PathBuf>,
 }
 
-/// What `audit check` asks.
+/// Arguments of `audit check`.
 #[derive(Args)]
 struct Check {
     /// The file of the proof
     proof: PathBuf,
 
-    /// The root that it has to lead to
+    /// The root that it must lead to
     #[arg(long)]
     root: NodeHash,
 }

@@ -11,10 +11,10 @@ use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::output;
 
-/// What `audit send` asks.
+/// Arguments of `audit send`.
 #[derive(Args)]
 pub(super) struct Send {
-    /// Files of reports, as `shardtrain` leaves them
+    /// Files of reports, as `shardtrain` writes them
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }

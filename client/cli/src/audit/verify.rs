@@ -21,13 +21,14 @@ use crate::human::{count, plural};
 use crate::output;
 use crate::plan::{EpochRange, PlanOrRun};
 
-/// What `audit verify` asks.
+/// Arguments of `audit verify`.
 #[derive(Args)]
 pub(super) struct Verify {
     #[command(flatten)]
     which: PlanOrRun,
 
-    /// The epochs: FROM..TO without TO, or the number of them [default: those that were reported; with --root, epoch 0]
+    /// The epochs: FROM..TO without TO, or the number of them [default: the reported ones; with --root, epoch
+    /// 0]
     #[arg(long, value_name = "EPOCHS")]
     epochs: Option<EpochRange>,
 
@@ -35,7 +36,7 @@ pub(super) struct Verify {
     #[arg(long, conflicts_with_all = ["run", "consumed"])]
     root: Option<NodeHash>,
 
-    /// What ranks consumed: files that `read --consumed` wrote, of all ranks
+    /// The samples that ranks consumed: files that `read --consumed` wrote, of all ranks
     #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with = "run")]
     consumed: Vec<PathBuf>,
 }

@@ -74,13 +74,13 @@ pub(crate) struct Demo {
     #[arg(long, default_value_t = 16)]
     batch_size: u32,
 
-    /// Train on this instead of the handwritten digits: a Parquet file, or a directory or tar of images by class.
-    /// Folders `train` and `test` in it are used as such; else a fifth is held out
+    /// Train on this input instead of the handwritten digits: a Parquet file, or a directory or tar of images
+    /// by class. Folders `train` and `test` in it are the two sets; else a fifth is the test set
     #[arg(long, value_name = "PATH")]
     data: Option<PathBuf>,
 
-    /// Kill a node (SIGKILL) on the way: which (n2, 2, first) and when (@EPOCH, such as @3.5); both may be left out,
-    /// and the option may be repeated
+    /// Kill a node (SIGKILL) during the training: its name (n2, 2, first) and the time (@EPOCH, such as
+    /// @3.5); both may be left out, and the option may be repeated
     #[arg(
         long,
         value_name = "NODE@EPOCH",
@@ -95,7 +95,7 @@ pub(crate) struct Demo {
     #[arg(long, default_value_t = 0)]
     seed: u64,
 
-    /// Keep the directory with everything the nodes and trainers wrote
+    /// Keep the directory with all files of the nodes and trainers
     #[arg(long)]
     keep: bool,
 }

@@ -22,7 +22,8 @@ use crate::work::WorkProgress;
 use report::{Committed, Outcome};
 use rows::{Found, Where};
 
-/// Forget rows: commit a version without them, or remove them everywhere; without --delete show what holds them
+/// Forget rows: commit a version without them, or remove them everywhere; without --delete show the objects
+/// that hold them
 ///
 /// Values on a command line stay in the history of your shell: --where COLUMN=@FILE keeps them out of it. Exports, backups and copies that
 /// others made are beyond its reach.
@@ -50,11 +51,12 @@ pub(crate) struct Forget {
     #[arg(long)]
     delete: bool,
 
-    /// Remove also all that still holds them: versions, tags, plans and runs, and at once the bytes in the store and in caches
+    /// Also remove all objects that still hold them: versions, tags, plans and runs, and at once the bytes in
+    /// the store and in caches
     #[arg(long, requires = "delete")]
     everywhere: bool,
 
-    /// Also runs whose ranks were heard of in the last 15 minutes: they were killed
+    /// Also remove runs whose ranks sent a report in the last 15 minutes: they were killed
     #[arg(long, requires = "everywhere")]
     force: bool,
 

@@ -19,7 +19,7 @@ use crate::recommend_q::{Advice, Choice, Question, advise};
 use crate::simulate_plan::LinkRate;
 use crate::table::{Table, facts};
 
-/// What `plan advise` asks.
+/// Arguments of `plan advise`.
 #[derive(Args)]
 pub(super) struct Advise {
     /// The dataset, or a version of it such as NAME@TAG, to be planned again; may be left out if there is
@@ -30,7 +30,7 @@ pub(super) struct Advise {
     #[command(flatten)]
     plan: PlanArg,
 
-    /// Number of partitions of the plan to be [default: as `partition`]
+    /// Number of partitions of the future plan [default: as `partition`]
     #[arg(long, conflicts_with = "plan")]
     partitions: Option<u32>,
 
@@ -38,15 +38,15 @@ pub(super) struct Advise {
     #[arg(long, value_enum, default_value = "cyclic", conflicts_with = "plan")]
     selection: SelectionArg,
 
-    /// Epochs that are trained
+    /// Epochs of the training
     #[arg(long)]
     epochs: u32,
 
-    /// How far the labels of a partition may be from those of all, above what chance does: from 0 to 1
+    /// Allowed distance of a partition's labels from those of all, above that of chance: from 0 to 1
     #[arg(long, value_name = "DISTANCE", default_value_t = 0.05)]
     skew: f64,
 
-    /// Within which part of the epochs it has to come below that
+    /// The part of the epochs within which it must get below that
     #[arg(long, value_name = "PART", default_value_t = 0.25)]
     within: f64,
 
@@ -54,7 +54,7 @@ pub(super) struct Advise {
     #[arg(long)]
     nodes: Option<u32>,
 
-    /// What a node can send, and at the same time receive
+    /// Bandwidth of a node, in each direction
     #[arg(long, value_name = "RATE", default_value = "10Gbit/s")]
     link: LinkRate,
 }

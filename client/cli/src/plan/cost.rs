@@ -14,7 +14,7 @@ use crate::table::Table;
 /// Nodes that are listed one by one.
 const LISTED: usize = 32;
 
-/// What `plan cost` asks.
+/// Arguments of `plan cost`.
 #[derive(Args)]
 pub(super) struct Cost {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(super) struct Cost {
     #[arg(long)]
     nodes: u32,
 
-    /// Epochs that are played
+    /// Epochs to simulate
     #[arg(long, default_value_t = 10)]
     epochs: u32,
 

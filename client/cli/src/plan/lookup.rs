@@ -13,7 +13,7 @@ use crate::human::count;
 use crate::output;
 use crate::table::{Table, facts};
 
-/// What `plan at` asks.
+/// Arguments of `plan at`.
 #[derive(Args)]
 pub(super) struct At {
     #[command(flatten)]
@@ -31,20 +31,20 @@ pub(super) struct At {
     #[arg(long, default_value_t = 1)]
     global_batch_size: u64,
 
-    /// Only what this rank reads
+    /// Only the samples of this rank
     #[arg(long)]
     rank: Option<u32>,
 
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, default_value_t = 1)]
     world: u32,
 
-    /// How many virtual ranks there are [default: as a loader has with this --global-batch-size]
+    /// Number of virtual ranks [default: that of a loader with this --global-batch-size]
     #[arg(long)]
     virtual_ranks: Option<u32>,
 }
 
-/// What `plan where` asks.
+/// Arguments of `plan where`.
 #[derive(Args)]
 pub(super) struct Where {
     /// Number of the sample in the order of the dataset, from 0
@@ -57,19 +57,19 @@ pub(super) struct Where {
     #[arg(long, default_value_t = 0)]
     epoch: u32,
 
-    /// Every use in these epochs: FROM..TO without TO, or how many epochs are trained
+    /// Every use in these epochs: FROM..TO without TO, or the number of epochs
     #[arg(long, value_name = "EPOCHS", conflicts_with = "epoch")]
     epochs: Option<EpochRange>,
 
-    /// Positions in a step: tells the step
+    /// Positions in a step: shows the step
     #[arg(long, value_name = "N")]
     global_batch_size: Option<u64>,
 
-    /// How many ranks there are: tells the rank
+    /// Number of ranks: shows the rank
     #[arg(long)]
     world: Option<u32>,
 
-    /// How many virtual ranks there are: tells the virtual rank [default: those of RUN; else, with WORLD, as a loader
+    /// Number of virtual ranks: shows the virtual rank [default: those of RUN; else, with WORLD, as a loader
     /// has with this --global-batch-size, or the smallest divisor of the partitions that is no less than WORLD]
     #[arg(long, conflicts_with = "run")]
     virtual_ranks: Option<u32>,

@@ -34,17 +34,17 @@ enum PlanCommand {
     Show(PlanArg),
     /// Which samples are read at a position, or by one rank in the step that begins there
     At(lookup::At),
-    /// Where a sample is in an epoch or in each of several, and when it is read by whom
+    /// Where a sample is in an epoch or in each of several, and when and by which rank it is read
     Where(lookup::Where),
-    /// What the plan's exchanges cost on a number of nodes, found out by playing them
+    /// What the plan's exchanges cost on a number of nodes, by simulation
     Cost(cost::Cost),
-    /// How much to exchange so that every partition soon has all labels, and what that costs
+    /// The share to exchange so that every partition soon has all labels, and its cost
     Advise(advise::Advise),
-    /// Take a plan off the list; it can be made again, and keeps its version no longer
+    /// Take a plan off the list; you can make it again, and it no longer keeps its version
     Rm(PlanArg),
 }
 
-/// Which plan is meant.
+/// The choice of a plan.
 #[derive(Args)]
 pub(crate) struct PlanArg {
     /// Id of the plan or the beginning of it, or its dataset or version (NAME, NAME@TAG); may be left out if there is only
@@ -53,7 +53,7 @@ pub(crate) struct PlanArg {
     plan: Option<String>,
 }
 
-/// Which plan is meant, also by way of a run.
+/// The choice of a plan, also by a run.
 #[derive(Args)]
 pub(crate) struct PlanOrRun {
     #[command(flatten)]

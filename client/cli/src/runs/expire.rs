@@ -15,11 +15,12 @@ use crate::output;
 
 #[derive(Args)]
 pub(super) struct Expire {
-    /// Keep this many that are over, those that were seen last; with --older-than, what goes is old as well
+    /// Keep this many ended runs, the last ones seen; with --older-than, the removed ones are also older than
+    /// that
     #[arg(long, value_name = "N", required_unless_present = "older_than")]
     keep: Option<usize>,
 
-    /// Those that were last seen before that, such as 30d
+    /// Remove runs that were last seen before this age, such as 30d
     #[arg(long, value_name = "AGE", value_parser = parse_duration)]
     older_than: Option<Duration>,
 
@@ -27,7 +28,7 @@ pub(super) struct Expire {
     #[arg(long, value_name = "DATASET")]
     dataset: Option<DatasetName>,
 
-    /// Their checkpoints, too
+    /// Also remove their checkpoints
     #[arg(long)]
     checkpoints: bool,
 

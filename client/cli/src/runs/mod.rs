@@ -15,11 +15,11 @@ use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use records::Place;
 
-/// List runs, show or remove one, or tell where two of them part
+/// List runs, show or remove one, or find where two of them differ
 #[derive(Args)]
 pub(crate) struct Runs {
-    /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the nodes or the store that is
-    /// worked on]
+    /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the
+    /// nodes or the store in use]
     #[arg(long, global = true, value_name = "DIR|URL")]
     record: Option<PathBuf>,
 
@@ -52,7 +52,7 @@ enum RunsCommand {
         /// Another one
         b: String,
     },
-    /// Remove a run with its cursor, audits and records; its plan can be removed then
+    /// Remove a run with its cursor, audits and records; you can then remove its plan
     Rm(remove::Remove),
     /// Remove runs that are over, the oldest first; shows them unless you give --delete
     Expire(expire::Expire),

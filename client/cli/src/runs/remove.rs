@@ -15,15 +15,15 @@ pub(super) struct Remove {
     /// The run
     run: RunId,
 
-    /// Its checkpoints, too
+    /// Also remove its checkpoints
     #[arg(long)]
     checkpoints: bool,
 
-    /// Also if its ranks were heard of in the last 15 minutes: they were killed
+    /// Remove it even if its ranks sent a report in the last 15 minutes: they were killed
     #[arg(long)]
     force: bool,
 
-    /// Do not ask
+    /// Do not ask for confirmation
     #[arg(long, short)]
     yes: bool,
 }
