@@ -218,7 +218,7 @@ pub(super) struct MadeToken {
 
 /// All tokens, without their secrets
 #[utoipa::path(get, path = "/v1/tokens", tag = "access", operation_id = "list_tokens", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TokenInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<TokenInfo>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     let all = state.api.access.tokens.list();
     let all = all.iter().map(|(id, record)| TokenInfo::of(*id, record)).collect();
@@ -257,7 +257,7 @@ pub(super) async fn create(state: State, ValidJson(new): ValidJson<NewToken>) ->
 /// Revoke a token; takes effect at once
 #[utoipa::path(delete, path = "/v1/tokens/{id}", tag = "access", operation_id = "revoke_token",
     params(("id" = String, Path, description = "Its name for programs", pattern = "^[0-9a-f]{16}$")),
-    responses((status = 204, description = "It is revoked"), (status = 404), (status = 409)))]
+    responses((status = 204, description = "The token is revoked"), (status = 404), (status = 409)))]
 pub(super) async fn revoke(state: State, PathParam(id): PathParam<TokenId>) -> Answer {
     let tokens = &state.api.access.tokens;
     let is_alone = tokens.list().iter().all(|(other, _)| *other == id);

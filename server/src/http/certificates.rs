@@ -41,7 +41,8 @@ pub struct Bootstrap {
 ///
 /// It needs no token. Compare its digest before you trust it.
 #[utoipa::path(get, path = "/v1/authority", tag = "access", operation_id = "authority",
-    responses((status = 200, description = "It", body = String, content_type = "application/x-pem-file")))]
+    responses((status = 200, description = "The certificate", body = String,
+        content_type = "application/x-pem-file")))]
 pub(super) async fn authority(state: State) -> Answer {
     Ok(([(CONTENT_TYPE, "application/x-pem-file")], state.api.bootstrap.authority.clone()).into_response())
 }
@@ -108,7 +109,8 @@ fn site_of(url: &str) -> Option<Site> {
 
 /// The newest certificate of each node and key
 #[utoipa::path(get, path = "/v1/certificates", tag = "access", operation_id = "list_certificates", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<CertificateRecord>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<CertificateRecord>),
+        (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
     pages::page(&uri, &paged, register.list().await?, |record| format!("{}/{}", record.node, record.key))
@@ -120,7 +122,8 @@ pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<P
 /// than `issued_until`.
 #[utoipa::path(post, path = "/v1/certificates/{node}/rotate", tag = "access", operation_id = "rotate_certificate",
     params(("node" = NodeId, Path, description = "The node")),
-    responses((status = 202, description = "It will be", body = Rotation), (status = 404), (status = 421)))]
+    responses((status = 202, description = "The renewal is requested", body = Rotation),
+        (status = 404), (status = 421)))]
 pub(super) async fn rotate(state: State, PathParam(node): PathParam<NodeId>) -> Answer {
     if state.api.bootstrap.issuer.as_ref().is_some_and(|issuer| issuer.authority.is_none()) {
         return Err(IssueError::NoAuthority(node).into());
@@ -144,7 +147,7 @@ pub(super) struct WhichKey {
 /// Revoke the keys of a node: other nodes refuse connections with them
 #[utoipa::path(delete, path = "/v1/certificates/{node}", tag = "access", operation_id = "revoke_certificate",
     params(("node" = NodeId, Path, description = "The node"), WhichKey),
-    responses((status = 204, description = "They are revoked"), (status = 404), (status = 409)))]
+    responses((status = 204, description = "The certificates are revoked"), (status = 404), (status = 409)))]
 pub(super) async fn revoke(
     state: State,
     PathParam(node): PathParam<NodeId>,

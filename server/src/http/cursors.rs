@@ -50,7 +50,8 @@ pub(super) async fn put(
     params(
         ("id" = RunId, Path, description = "The run"),
         ("if-match" = Option<String>, Header, description = "The tag of the cursor", nullable = false)),
-    responses((status = 204, description = "Forgotten"), (status = 404), (status = 412), (status = 422), (status = 428)))]
+    responses((status = 204, description = "The cursor is deleted"), (status = 404), (status = 412),
+        (status = 422), (status = 428)))]
 pub(super) async fn remove(state: State, headers: HeaderMap, Own(run): Own) -> Answer {
     let Expected::At(revision) = expected(&headers)? else { return Err(none(&run)) };
     if state.api.engine.cursor(&run).await?.is_none() {

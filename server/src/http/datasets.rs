@@ -54,7 +54,7 @@ pub(super) struct Expecting {
 
 /// All datasets, by name
 #[utoipa::path(get, path = "/v1/datasets", tag = "datasets", operation_id = "list_datasets", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<DatasetInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<DatasetInfo>), (status = 422)))]
 pub(super) async fn list(
     state: State,
     seen: Datasets,
@@ -145,7 +145,7 @@ pub(super) async fn remove(
 /// Commit a version
 #[utoipa::path(put, path = "/v1/datasets/{name}", tag = "datasets", operation_id = "commit",
     params(("name" = schema::DatasetName, Path, description = "The dataset")), request_body = NewCommit,
-    responses((status = 200, description = "The dataset as it is now", body = DatasetInfo),
+    responses((status = 200, description = "The present state of the dataset", body = DatasetInfo),
         (status = 404), (status = 409), (status = 422)))]
 pub(super) async fn commit(
     state: State,
@@ -169,8 +169,9 @@ pub(super) async fn version(state: State, PathParam(id): PathParam<VersionId>) -
 #[utoipa::path(get, path = "/v1/manifests/{id}", tag = "objects", operation_id = "get_manifest",
     params(("id" = schema::Digest, Path, description = "The version"), Conditions),
     responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
-        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
-        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+        (status = 206, description = "The requested ranges", body = Binary,
+            content_type = "application/vnd.apache.arrow.file"),
+        (status = 304, description = "Not modified"), (status = 404), (status = 416)))]
 pub(super) async fn manifest(
     state: State,
     method: Method,
@@ -190,8 +191,9 @@ pub(super) async fn manifest(
 #[utoipa::path(get, path = "/v1/manifests/{id}/tree", tag = "objects", operation_id = "get_manifest_tree",
     params(("id" = schema::Digest, Path, description = "The version"), Conditions),
     responses((status = 200, description = "The tree", body = Binary, content_type = "application/octet-stream"),
-        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
-        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+        (status = 206, description = "The requested ranges", body = Binary,
+            content_type = "application/octet-stream"),
+        (status = 304, description = "Not modified"), (status = 404), (status = 416)))]
 pub(super) async fn tree(
     state: State,
     method: Method,

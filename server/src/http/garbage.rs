@@ -14,7 +14,8 @@ const UPLOADS_LAST: Duration = Duration::from_secs(3600);
 /// Objects put within the last hour and never committed stay, whatever the value of `older_than_s`: an ingest
 /// may be about to.
 #[utoipa::path(post, path = "/v1/gc", tag = "cluster", operation_id = "gc", request_body = GcOptions,
-    responses((status = 200, description = "What went, or would go", body = GcReport), (status = 409)))]
+    responses((status = 200, description = "The deleted objects, or those to delete",
+        body = GcReport), (status = 409)))]
 pub(super) async fn collect(state: State, ValidJson(options): ValidJson<GcOptions>) -> Answer {
     json(&state.api.catalog.gc_sparing(&options, UPLOADS_LAST).await?)
 }

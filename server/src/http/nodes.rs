@@ -19,14 +19,14 @@ fn health_of(node: &NodeRecord, status: &str) -> Health {
 
 /// Whether the node runs at all
 #[utoipa::path(get, path = "/v1/health", tag = "node", operation_id = "health",
-    responses((status = 200, description = "It does", body = Health)))]
+    responses((status = 200, description = "The node runs", body = Health)))]
 pub(super) async fn health(state: State) -> Answer {
     json(&health_of(&state.api.node, "ok"))
 }
 
 /// Whether the node takes new work: not while it starts, fills its cache, stops, or cannot write the metadata it keeps
 #[utoipa::path(get, path = "/v1/ready", tag = "node", operation_id = "ready",
-    responses((status = 200, description = "It does", body = Health)))]
+    responses((status = 200, description = "The node takes new work", body = Health)))]
 pub(super) async fn ready(state: State) -> Answer {
     if state.draining.is_cancelled() {
         return Err(Refusal::of(Kind::NotReady, format!("node {} is stopping", state.api.node.id)));
@@ -42,7 +42,7 @@ pub(super) async fn ready(state: State) -> Answer {
 
 /// The live nodes that this node knows, by name
 #[utoipa::path(get, path = "/v1/nodes", tag = "cluster", operation_id = "list_nodes", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<NodeState>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<NodeState>), (status = 422)))]
 pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     pages::page(&uri, &paged, state.api.engine.node_states(), |node| node.record.id.to_string())
 }
@@ -52,7 +52,7 @@ pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<P
 /// They ceased to renew their leases without leaving: they hang, or died. Such a node is gone from this list once it is back,
 /// was asked to leave, or its certificate was revoked.
 #[utoipa::path(get, path = "/v1/lost-nodes", tag = "cluster", operation_id = "list_lost_nodes", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<Lost>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<Lost>), (status = 422)))]
 pub(super) async fn lost(state: State, uri: Uri, ValidQuery(paged): ValidQuery<Paged>) -> Answer {
     pages::page(&uri, &paged, state.api.engine.lost_nodes(), |lost| lost.record.id.to_string())
 }
@@ -63,7 +63,7 @@ pub(super) async fn lost(state: State, uri: Uri, ValidQuery(paged): ValidQuery<P
 /// node that was asked to leave stops then.
 #[utoipa::path(put, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "drain",
     params(("id" = NodeId, Path, description = "The node")), request_body = DrainRequest,
-    responses((status = 204, description = "It drains"), (status = 404), (status = 409)))]
+    responses((status = 204, description = "The node drains"), (status = 404), (status = 409)))]
 pub(super) async fn drain(
     state: State,
     PathParam(node): PathParam<NodeId>,
@@ -77,7 +77,7 @@ pub(super) async fn drain(
 /// End the drain of a node
 #[utoipa::path(delete, path = "/v1/nodes/{id}/drain", tag = "cluster", operation_id = "undrain",
     params(("id" = NodeId, Path, description = "The node")),
-    responses((status = 204, description = "It may host again")))]
+    responses((status = 204, description = "The node may host again")))]
 pub(super) async fn undrain(state: State, PathParam(node): PathParam<NodeId>) -> Answer {
     state.api.engine.drain(&node, None).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -87,7 +87,8 @@ pub(super) async fn undrain(state: State, PathParam(node): PathParam<NodeId>) ->
 ///
 /// What such a run hosts stays, and so does what came for its next epoch or is still to be given to others.
 #[utoipa::path(post, path = "/v1/evict", tag = "node", operation_id = "evict", request_body = Evict,
-    responses((status = 200, description = "What went, or would go", body = Evicted), (status = 404)))]
+    responses((status = 200, description = "The evicted grains, or those to evict", body = Evicted),
+        (status = 404)))]
 pub(super) async fn evict(state: State, ValidJson(evict): ValidJson<Evict>) -> Answer {
     json(&state.api.engine.evict(evict).await?)
 }

@@ -39,9 +39,9 @@ const WITH_BODY: [&str; 3] = ["408", "413", "415"];
         (name = "cluster", description = "The nodes together"),
         (name = "datasets", description = "Names, versions, tags"),
         (name = "objects", description = "Immutable bytes under their digests"),
-        (name = "plans", description = "Orders, looked up and read along"),
+        (name = "plans", description = "Orders of samples, for lookups and reads"),
         (name = "runs", description = "Trainings over a plan"),
-        (name = "access", description = "Who may ask"),
+        (name = "access", description = "Tokens, certificates and rights"),
     )
 )]
 struct Frame;

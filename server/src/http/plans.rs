@@ -24,7 +24,7 @@ const MAX_POSITIONS: u64 = 10_000;
 
 /// All plans, the oldest first
 #[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<PlanInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<PlanInfo>), (status = 422)))]
 pub(super) async fn list(
     state: State,
     seen: Datasets,
@@ -57,7 +57,7 @@ pub(super) async fn create(
 #[utoipa::path(get, path = "/v1/plans/{id}", tag = "plans", operation_id = "get_plan",
     params(("id" = schema::Digest, Path, description = "The plan")),
     responses((status = 200, description = "Its canonical form", body = schema::PlanDocument),
-        (status = 304, description = "You have it"), (status = 404)))]
+        (status = 304, description = "Not modified"), (status = 404)))]
 pub(super) async fn show(state: State, headers: HeaderMap, PathParam(id): PathParam<PlanId>) -> Answer {
     let bytes = state.api.catalog.plan(id).await?.to_bytes();
     let etag = format!("\"{id}\"");
@@ -72,7 +72,7 @@ pub(super) async fn show(state: State, headers: HeaderMap, PathParam(id): PathPa
 /// Take a plan off the list
 #[utoipa::path(delete, path = "/v1/plans/{id}", tag = "plans", operation_id = "remove_plan",
     params(("id" = schema::Digest, Path, description = "The plan")),
-    responses((status = 204, description = "It is off the list"), (status = 404), (status = 409)))]
+    responses((status = 204, description = "The plan is off the list"), (status = 404), (status = 409)))]
 pub(super) async fn remove(state: State, PathParam(id): PathParam<PlanId>) -> Answer {
     state.api.catalog.remove_plan(id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

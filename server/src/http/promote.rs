@@ -12,7 +12,7 @@ use super::{Answer, Refusal, State, ValidJson};
 /// It stops and starts again as the node that keeps the metadata, from its copy in the store. The node before is fenced: should
 /// it come back, it refuses to serve. Refused while that node answers.
 #[utoipa::path(post, path = "/v1/promote", tag = "cluster", operation_id = "promote", request_body = PromoteRequest,
-    responses((status = 202, description = "It takes over"), (status = 409)))]
+    responses((status = 202, description = "The node takes over"), (status = 409)))]
 pub(super) async fn promote(state: State, ValidJson(_): ValidJson<PromoteRequest>) -> Answer {
     let node = &state.api.node.id;
     let Some(promotion) = &state.api.promotion else {

@@ -8,7 +8,8 @@ use super::{Answer, State, ValidJson, json};
 ///
 /// They come from the copy of the metadata in the store and from its commits. What the metadata has stays as it is.
 #[utoipa::path(post, path = "/v1/recover", tag = "cluster", operation_id = "recover", request_body = RecoverOptions,
-    responses((status = 200, description = "What came back, or would come back", body = RecoverReport)))]
+    responses((status = 200, description = "The restored entries, or those to restore",
+        body = RecoverReport)))]
 pub(super) async fn recover(state: State, ValidJson(options): ValidJson<RecoverOptions>) -> Answer {
     json(&state.api.catalog.recover(options).await?)
 }

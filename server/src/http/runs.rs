@@ -56,7 +56,7 @@ pub(super) struct WhichRuns {
 
 /// All runs, by name
 #[utoipa::path(get, path = "/v1/runs", tag = "runs", operation_id = "list_runs", params(WhichRuns),
-    responses((status = 200, description = "A page of them", body = Vec<RunInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<RunInfo>), (status = 422)))]
 pub(super) async fn list(
     state: State,
     seen: Datasets,
@@ -102,7 +102,8 @@ pub(super) struct HowRemoved {
 /// Its plan can be removed then. Nodes drop what their caches have for it alone. Checkpoints stay by default.
 #[utoipa::path(delete, path = "/v1/runs/{id}", tag = "runs", operation_id = "remove_run",
     params(("id" = RunId, Path, description = "The run"), HowRemoved),
-    responses((status = 200, description = "What there was of it", body = RunInfo), (status = 404), (status = 409)))]
+    responses((status = 200, description = "The removed objects of the run", body = RunInfo),
+        (status = 404), (status = 409)))]
 pub(super) async fn remove(
     state: State,
     seen: Datasets,
@@ -165,7 +166,8 @@ pub(super) async fn placement(
 /// at a time.
 #[utoipa::path(post, path = "/v1/runs/{id}/rebalance", tag = "runs", operation_id = "rebalance",
     params(("id" = RunId, Path, description = "The run")),
-    responses((status = 200, description = "What holds then", body = PlacementExplained), (status = 404)))]
+    responses((status = 200, description = "The new placement, and the moves to come",
+        body = PlacementExplained), (status = 404)))]
 pub(super) async fn rebalance(state: State, PathParam(run): PathParam<RunId>) -> Answer {
     json(&state.api.engine.rebalance(&run).await?)
 }
@@ -173,7 +175,8 @@ pub(super) async fn rebalance(state: State, PathParam(run): PathParam<RunId>) ->
 /// The number of a run's grains that this node hosts, and how many it holds
 #[utoipa::path(get, path = "/v1/runs/{id}/filled", tag = "runs", operation_id = "filled",
     params(("id" = RunId, Path, description = "The run")),
-    responses((status = 200, description = "For the epoch that its ranks have reached", body = Filled), (status = 404)))]
+    responses((status = 200, description = "The grains of the epoch that its ranks have reached",
+        body = Filled), (status = 404)))]
 pub(super) async fn filled(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.filled(&run).await?)
 }
@@ -181,7 +184,8 @@ pub(super) async fn filled(state: State, Seen(run): Seen) -> Answer {
 /// The misses of a run on this node, and their sources
 #[utoipa::path(get, path = "/v1/runs/{id}/misses", tag = "runs", operation_id = "explain_misses",
     params(("id" = RunId, Path, description = "The run")),
-    responses((status = 200, description = "Since the node started", body = MissesExplained), (status = 404)))]
+    responses((status = 200, description = "The misses since the node started",
+        body = MissesExplained), (status = 404)))]
 pub(super) async fn misses(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.misses(&run).await?)
 }
@@ -192,7 +196,8 @@ pub(super) async fn misses(state: State, Seen(run): Seen) -> Answer {
 /// waited.
 #[utoipa::path(get, path = "/v1/runs/{id}/timeline", tag = "runs", operation_id = "timeline",
     params(("id" = RunId, Path, description = "The run")),
-    responses((status = 200, description = "In the order in which it ended", body = Timeline), (status = 404)))]
+    responses((status = 200, description = "The work, in the order of its ends", body = Timeline),
+        (status = 404)))]
 pub(super) async fn timeline(state: State, Seen(run): Seen) -> Answer {
     json(&state.api.engine.timeline(&run).await?)
 }
@@ -240,7 +245,8 @@ pub(super) async fn locate(
 /// A report stays: the same again is harmless, anything else is refused.
 #[utoipa::path(post, path = "/v1/runs/{id}/audit", tag = "runs", operation_id = "put_audit",
     params(("id" = RunId, Path, description = "The run")), request_body = AuditReport,
-    responses((status = 204, description = "Kept"), (status = 404), (status = 409), (status = 422)))]
+    responses((status = 204, description = "The report is kept"), (status = 404), (status = 409),
+        (status = 422)))]
 pub(super) async fn audit(state: State, Own(run): Own, ValidJson(report): ValidJson<AuditReport>) -> Answer {
     state.api.engine.keep_audit(&run, report).await?;
     Ok(StatusCode::NO_CONTENT.into_response())

@@ -18,8 +18,9 @@ use super::{Answer, MAX_SHARD, PathParam, State};
 #[utoipa::path(get, path = "/v1/shards/{id}", tag = "objects", operation_id = "get_shard",
     params(("id" = Digest, Path, description = "The shard"), Conditions),
     responses((status = 200, description = "The file", body = Binary, content_type = "application/vnd.apache.arrow.file"),
-        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/vnd.apache.arrow.file"),
-        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+        (status = 206, description = "The requested ranges", body = Binary,
+            content_type = "application/vnd.apache.arrow.file"),
+        (status = 304, description = "Not modified"), (status = 404), (status = 416)))]
 pub(super) async fn shard(
     state: State,
     method: Method,
@@ -66,8 +67,9 @@ pub(super) async fn put_shard(
 #[utoipa::path(get, path = "/v1/shards/{id}/rows", tag = "objects", operation_id = "get_rows",
     params(("id" = Digest, Path, description = "The shard"), Conditions),
     responses((status = 200, description = "The sidecar", body = Binary, content_type = "application/octet-stream"),
-        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
-        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+        (status = 206, description = "The requested ranges", body = Binary,
+            content_type = "application/octet-stream"),
+        (status = 304, description = "Not modified"), (status = 404), (status = 416)))]
 pub(super) async fn rows(
     state: State,
     method: Method,

@@ -15,8 +15,9 @@ use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State};
 #[utoipa::path(get, path = "/v1/strata/{id}", tag = "objects", operation_id = "get_strata",
     params(("id" = Digest, Path, description = "The strata, as the plan names them"), Conditions),
     responses((status = 200, description = "The strata", body = Binary, content_type = "application/octet-stream"),
-        (status = 206, description = "The parts asked for", body = Binary, content_type = "application/octet-stream"),
-        (status = 304, description = "You have it"), (status = 404), (status = 416)))]
+        (status = 206, description = "The requested ranges", body = Binary,
+            content_type = "application/octet-stream"),
+        (status = 304, description = "Not modified"), (status = 404), (status = 416)))]
 pub(super) async fn show(
     state: State,
     method: Method,

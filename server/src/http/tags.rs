@@ -32,7 +32,7 @@ fn absent() -> TagExpected {
 
 /// All tags of all datasets
 #[utoipa::path(get, path = "/v1/tags", tag = "datasets", operation_id = "list_all_tags", params(Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TagInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<TagInfo>), (status = 422)))]
 pub(super) async fn all(
     state: State,
     seen: Datasets,
@@ -47,7 +47,7 @@ pub(super) async fn all(
 /// The tags of a dataset
 #[utoipa::path(get, path = "/v1/datasets/{name}/tags", tag = "datasets", operation_id = "list_tags",
     params(("name" = schema::DatasetName, Path, description = "The dataset"), Paged),
-    responses((status = 200, description = "A page of them", body = Vec<TagInfo>), (status = 422)))]
+    responses((status = 200, description = "A page of the list", body = Vec<TagInfo>), (status = 422)))]
 pub(super) async fn of_dataset(
     state: State,
     uri: Uri,
