@@ -137,7 +137,7 @@ impl ShardWriter {
         self.row_bytes
     }
 
-    /// Makes room for rows of `bytes` bytes in all: the shard is then made where it stays.
+    /// Makes room for rows of `row_bytes` bytes in all: the shard is then made where it stays.
     pub fn reserve(&mut self, row_bytes: u64) {
         // Offsets, padding and footers; a guess, as canonical rows have lengths and marks of their own.
         let file_bytes = row_bytes + row_bytes / 32 + RECORD_BATCH_BYTES as u64 / 16;
