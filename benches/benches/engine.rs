@@ -141,7 +141,7 @@ impl<M: Block<Output = Tensor<2>>> Plain<M> {
         let labels = Tensor::<1, Int>::from_data(&labels[..], &logits.device());
         let loss = CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels);
         let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        // What a loop shows of its progress.
+        // The progress of a loop.
         std::hint::black_box(loss.into_scalar::<f32>());
         self.model = Some(self.optimizer.step(f64::from(RATE), model, gradients));
     }

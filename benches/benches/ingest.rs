@@ -23,7 +23,7 @@ use tempfile::TempDir;
 
 /// Rows are written to Parquet in row groups of about this size.
 const ROW_GROUP: usize = 64 << 20;
-/// What the plain loop reads at a time.
+/// The bytes that the plain loop reads at a time.
 const PART: usize = 1 << 20;
 
 /// Ingest of fixed-size samples beside a plain loop of read, BLAKE3 and write
@@ -210,7 +210,7 @@ impl Bench {
     }
 }
 
-/// What ingest is measured by: reads, hashes, writes, and makes it last, as ingest does.
+/// The yardstick of ingest: reads, hashes, writes, and makes it last, as ingest does.
 fn plain(from: &Path, to: &Path) -> Result<()> {
     let (mut from, mut to) = (File::open(from)?, File::create(to)?);
     let (mut hasher, mut part) = (blake3::Hasher::new(), vec![0; PART]);
@@ -264,7 +264,7 @@ fn write(input: &Input, bytes: usize, path: &Path) -> Result<usize> {
     Ok(rows)
 }
 
-/// What the machine does beside it makes some runs slower, and none faster.
+/// Other work of the machine makes some runs slower, and none faster.
 fn best(seconds: impl Iterator<Item = f64>) -> f64 {
     seconds.fold(f64::INFINITY, f64::min)
 }

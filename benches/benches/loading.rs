@@ -40,7 +40,7 @@ fn main() {
     compare("perceptron, 256 in the middle", 16_384, mlp, |batch| batch.inputs.clone());
 }
 
-/// What a model takes of a batch.
+/// The parts of a batch that a model takes.
 type Batch<Input> = (Input, Vec<u32>);
 
 fn compare<Input: Flow + Clone>(

@@ -181,7 +181,7 @@ fn plan(file: &ManifestFile) -> Plan {
     Plan::new(document, &shape.shard_rows).expect("the document is of this shape")
 }
 
-/// What something took, in milliseconds.
+/// The time of something, in milliseconds.
 #[derive(Clone, Copy)]
 struct Took {
     all: f64,

@@ -94,7 +94,7 @@ fn row(name: &str, serial: Figures, sync: Option<f64>, at_once: Option<Figures>)
     median
 }
 
-/// What the disk does, without any metastore, for a file that does not grow.
+/// The speed of the disk, without any metastore, for a file that does not grow.
 fn synced(directory: &Path) -> (Vec<Duration>, Duration) {
     const BLOCKS: u64 = 128;
     let mut file = File::create(directory.join("synced")).expect("a file");

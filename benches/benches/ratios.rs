@@ -138,7 +138,7 @@ fn rows(table: &mut Table, values: usize) {
     table.rate(&format!("verify a grain of {grain_rows} rows of {values} B"), bytes.len(), time);
 }
 
-/// What the order of samples costs, at the size of ImageNet.
+/// The cost of the order of samples, at the size of ImageNet.
 fn plan() {
     println!();
     for len in [200, 1_281_167, 1_000_000_000] {

@@ -145,7 +145,7 @@ fn process(args: &Args) {
     }
 }
 
-/// What a rank sends in a step of a model of 64 MiB, beside the least that is possible.
+/// The bytes a rank sends in a step of a model of 64 MiB, beside the least that is possible.
 fn bytes() {
     let model = TimedModel { blocks: 16, block_len: 1 << 20, forward: Duration::ZERO };
     println!();
@@ -168,7 +168,7 @@ fn bytes() {
     }
 }
 
-/// What ranks do in a step.
+/// The work of ranks in a step.
 #[derive(Clone, Copy)]
 struct Work {
     model: TimedModel,

@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_millis(2);
 /// Ticks in a second, which Linux shows to programs as a hundredth whatever its own clock is.
 const TICKS: f64 = 100.0;
 
-/// What a process used.
+/// The resources a process used.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
     /// From its start to its end.

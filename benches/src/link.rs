@@ -14,7 +14,7 @@ use shardd_trainer::collective::{
 /// How long a rank waits for another one: slow links are slow.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
-/// What a link does to messages.
+/// The speed and latency of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
     /// Bytes per second that a rank can send, and as many that it can receive at the same time.

@@ -120,7 +120,7 @@ pub fn compare(
         let fits = (1..=virtual_ranks).contains(&world) && last <= world;
         let is_whole = fits && reports.len() == world as usize && is_each_sample_once(&reports, rows);
         let step_of_others = reports.values().find_map(|report| report.global_batch_size);
-        // What ranks report comes from outside: there are no more of them than virtual ranks.
+        // Reports come from outside: there are no more of them than virtual ranks.
         let audits = (0..world.max(last).min(virtual_ranks)).map(|rank| {
             let report = reports.get(&rank).copied();
             let share =
@@ -164,8 +164,8 @@ impl<'a> Shares<'a> {
         Shares { plan, virtual_ranks, samples, readers: BTreeMap::new() }
     }
 
-    /// What a rank reads in steps of this size, as positions and samples, by position; as its partitions have it, if no size is
-    /// known, as ranks of earlier releases read.
+    /// The reads of a rank in steps of this size, as positions and samples, by position; as its partitions
+    /// have it, if no size is known, as ranks of earlier releases read.
     fn of(&mut self, rank: u32, world: u32, step: Option<u64>) -> Vec<(u64, SampleNo)> {
         let (plan, virtual_ranks) = (self.plan, self.virtual_ranks);
         let own = Plan::virtual_ranks_of(rank, world, virtual_ranks);

@@ -24,7 +24,7 @@ pub struct Origins {
     shard_rows: Vec<u32>,
     /// Of each shard, which kinds of samples it has, and what part of its samples each is.
     of_shard: Vec<Vec<(u32, f64)>>,
-    /// What part of all samples each kind is.
+    /// The part of each kind in all samples.
     of_all: Vec<f64>,
 }
 
@@ -48,7 +48,7 @@ pub struct Spread {
     /// Half the sum of the differences between what part of a virtual rank's samples each kind is, and of all samples: 0 if
     /// all virtual ranks begin alike, nearly 1 if each has a kind of its own.
     pub distance: f64,
-    /// What this is for samples that were drawn at random.
+    /// The same for samples that were drawn at random.
     pub floor: f64,
     /// How many kinds a virtual rank begins with.
     pub begins_with: f64,
@@ -184,7 +184,7 @@ impl Origins {
         found
     }
 
-    /// What part of some partitions' samples each kind is.
+    /// The part of each kind in some partitions' samples.
     fn shares(&self, parts: impl Iterator<Item = BTreeMap<u32, u64>>) -> BTreeMap<u32, f64> {
         let (mut shares, mut all) = (BTreeMap::<u32, f64>::new(), 0.0);
         for (shard, count) in parts.flatten() {

@@ -32,7 +32,7 @@ pub struct Replay<'a> {
     shards: BTreeMap<u32, (ShardEntry, Sidecar)>,
 }
 
-/// What one virtual rank was given for a step.
+/// The rows of one virtual rank in a step.
 #[derive(Debug, Clone)]
 pub struct MicroBatch {
     /// The virtual rank.

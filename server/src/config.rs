@@ -209,7 +209,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogLevel {
-    /// What a person should look at.
+    /// Faults for a person to look at.
     Error,
     /// Also survived surprises.
     Warn,

@@ -154,7 +154,7 @@ impl Drop for LocalListener {
     }
 }
 
-/// What tells a file from others, whatever they are called.
+/// The identity of a file, apart from its name.
 fn device_and_inode(path: &Path) -> io::Result<(u64, u64)> {
     let file = std::fs::symlink_metadata(path)?;
     Ok((file.dev(), file.ino()))
@@ -189,7 +189,7 @@ struct Lender {
     rings: Arc<Semaphore>,
 }
 
-/// What one user has.
+/// The connections of one user.
 struct User {
     /// Its open connections.
     connections: usize,
@@ -497,7 +497,7 @@ mod tests {
             Some(stream)
         }
 
-        /// What a question is answered with.
+        /// The answer to a question.
         fn ask(&self, stream: &mut Stream, ask: &Ask) -> Option<Answer> {
             stream.write_all(&local_transport::frame(ask)).ok()?;
             read_frame(stream)

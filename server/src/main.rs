@@ -190,7 +190,7 @@ fn complain(message: &str, code: u8) -> ExitCode {
     ExitCode::from(code)
 }
 
-/// What clap says in many lines, without its advice to read the help.
+/// The error of clap, in many lines, without its advice to read the help.
 fn one_line(message: &str) -> String {
     let lines =
         message.lines().take_while(|line| !line.starts_with("Usage:") && !line.starts_with("For more"));

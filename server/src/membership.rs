@@ -37,7 +37,7 @@ const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 pub(crate) struct Membership {
     /// Where names are held.
     pub(crate) metastore: Arc<dyn Metastore>,
-    /// What the others are to know.
+    /// The facts for the others.
     pub(crate) record: NodeRecord,
     /// Digest of the key that the name belongs to.
     pub(crate) key: Digest,
@@ -69,7 +69,7 @@ pub(crate) struct Finder {
     tls: PathBuf,
     shelf: CopyShelf,
     metastore_node: Arc<MetastoreNode>,
-    /// What the copy in the store bore when it was last looked at.
+    /// The tag of the copy in the store at the last look.
     looked_at: Mutex<Option<CopyTag>>,
     me: NodeId,
 }

@@ -155,7 +155,7 @@ impl Renewal {
     }
 }
 
-/// What went wrong last.
+/// The last error.
 #[derive(Default)]
 struct Trouble(Option<String>);
 

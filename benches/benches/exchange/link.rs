@@ -34,7 +34,8 @@ const STEPS: u64 = 60;
 
 /// Prints the table.
 pub(crate) async fn measure(rounds: usize) -> Result<()> {
-    // What a step takes with nothing else on the link, and half of what the link carries in the epoch's steps.
+    // The time of a step with nothing else on the link, and half of the bytes that the link carries in the
+    // epoch's steps.
     let step = COMPUTE.as_secs_f64() + (READS * SAMPLE) as f64 / LINK;
     let each_way = LINK / 2.0 * step * STEPS as f64;
     println!(

@@ -67,7 +67,7 @@ enum Part {
     Plain,
 }
 
-/// What a pair of processes did.
+/// The work of a pair of processes.
 #[derive(Clone, Copy, Debug)]
 struct Figures {
     bytes: u64,

@@ -41,7 +41,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// What the node will be reached by.
+    /// The node's address.
     pub(crate) fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
         let identity = match Identity::open(&home.join(format!("tls{number}")))? {
             Standing::Issued(identity) => identity,

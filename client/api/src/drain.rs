@@ -48,7 +48,7 @@ pub struct NodeState {
     /// Its partitions, and the copies under way in its cluster.
     #[serde(flatten)]
     pub drained: Drained,
-    /// What nodes say is wrong with it.
+    /// The faults that nodes report of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<HealthIssue>,
 }

@@ -19,13 +19,13 @@ pub struct Evict {
     pub dry_run: bool,
 }
 
-/// What went from a node's cache, or would go.
+/// The grains evicted from a node's cache, or to evict.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Evicted {
     /// The node.
     pub node: NodeId,
-    /// What went.
+    /// The evicted grains.
     #[serde(flatten)]
     pub cleared: Cleared,
     /// Bytes of the cache that are in use now.

@@ -121,7 +121,7 @@ pub struct ExchangeSettings {
 }
 
 impl ExchangeSettings {
-    /// What the node sends at most, in bytes a second, whatever its runs need.
+    /// The limit of the node's sending, in bytes a second, for all its runs together.
     pub fn most(&self) -> f64 {
         match self.rate {
             _ if self.paused => 0.0,
@@ -256,7 +256,7 @@ pub struct ExchangeNow {
     pub waiting: Vec<ExchangeWaiting>,
 }
 
-/// What a node has yet to send for a run.
+/// The bytes that a node has yet to send for a run.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ExchangeWaiting {

@@ -33,13 +33,13 @@ pub struct PlacementExplained {
     pub partitions: Vec<PartitionExplained>,
     /// The moves still to come.
     pub moves: Vec<MoveExplained>,
-    /// What the moves wait for; `None`: their turn.
+    /// The reason why moves wait; `None`: for their turn.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub waits: Option<Waits>,
 }
 
-/// What moves wait for.
+/// The reason why moves wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -48,7 +48,7 @@ pub enum Waits {
     NoRanks,
     /// Not all ranks of the launch are attached yet.
     Gathering,
-    /// What the last step moved is being copied.
+    /// The partitions of the last step are being copied.
     Copying,
 }
 
@@ -150,7 +150,7 @@ pub enum Wanted {
 pub struct MissCount {
     /// The epoch that they were wanted for.
     pub epoch: u32,
-    /// What for.
+    /// The reason.
     pub wanted: Wanted,
     /// Who gave them.
     pub giver: MissSource,
@@ -182,7 +182,7 @@ pub struct MissedGrain {
     pub from: Option<NodeId>,
 }
 
-/// What of a run was not on a node when it was wanted, since the node started.
+/// The grains of a run that a node missed, since the node started.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissesExplained {

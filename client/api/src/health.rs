@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
 
-/// What counts as slow: this many times the time of others...
+/// The factor that counts as slow: this many times the time of others...
 const BEGINS: u64 = 8;
 /// ...and no longer when it takes less than this many times that.
 const ENDS: u64 = 4;
@@ -78,7 +78,7 @@ pub struct Disk {
     pub sync_micros: Option<u64>,
 }
 
-/// What a node has lately seen of one that it asks for grains, or that sends it some.
+/// A node's recent observations of one that it asks for grains, or that sends it some.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Peer {
@@ -93,7 +93,7 @@ pub struct Peer {
     pub wrong_grains: f64,
 }
 
-/// What a node has measured.
+/// The measurements of a node.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Measured {
@@ -177,7 +177,7 @@ impl fmt::Display for HealthIssue {
     }
 }
 
-/// What a node has to say of itself and of those that it asks: `before` is its last report, `others` are the
+/// A node's report on itself and on those that it asks: `before` is its last report, `others` are the
 /// disks of the other nodes. A fault lasts until it is clearly over.
 pub fn judge(own: &NodeId, measured: &Measured, others: &[Disk], before: &[HealthIssue]) -> Vec<HealthIssue> {
     let was = |node: &NodeId, what| before.iter().any(|trouble| trouble.is_same(node, what));

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
 
-/// What the first bytes of a node are.
+/// The first bytes of a node.
 pub const MAGIC: [u8; 8] = *b"shrdlend";
 /// The format of what follows.
 pub const FORMAT: u32 = 1;
@@ -22,7 +22,7 @@ pub const MAX_PIECES: usize = 512;
 /// processor's cache is faster than a large one.
 pub const RING_BYTES: u64 = 16 << 20;
 
-/// What a node lends to loaders of its machine.
+/// The form in which a node lends to loaders of its machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -72,7 +72,7 @@ pub struct Hello {
     pub share: Share,
 }
 
-/// What a loader asks for.
+/// A loader's request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Ask {
@@ -112,7 +112,7 @@ impl Piece {
     }
 }
 
-/// What a node answers.
+/// A node's answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "snake_case")]
 pub enum Answer {
@@ -170,7 +170,7 @@ pub fn frame_len(head: [u8; 4]) -> Result<usize, BadFrame> {
     if len <= MAX_FRAME { Ok(len) } else { Err(BadFrame::TooLong(len)) }
 }
 
-/// What a frame says.
+/// The content of a frame.
 ///
 /// # Errors
 /// [`BadFrame::Garbage`].

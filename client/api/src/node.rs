@@ -59,7 +59,7 @@ pub struct NodeIdError {
     text: String,
 }
 
-/// What a node tells the others, as the leased value of the metastore key [`NodeRecord::key`].
+/// A node's record for the others, as the leased value of the metastore key [`NodeRecord::key`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct NodeRecord {

@@ -13,12 +13,12 @@ use shardfmt::VersionId;
 
 /// The media type of a problem document.
 pub const MEDIA_TYPE: &str = "application/problem+json";
-/// What every `type` begins with.
+/// The prefix of every `type`.
 const URN: &str = "urn:shardd:problem:";
-/// What every `instance` begins with; the id of the request follows.
+/// The prefix of every `instance`; the id of the request follows.
 const INSTANCE: &str = "urn:shardd:request:";
 
-/// What a program tells problems apart by. The name of a kind never changes its meaning.
+/// The key by which a program distinguishes problems. The name of a kind never changes its meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "the table below says what each means")]
@@ -285,7 +285,8 @@ impl Kind {
         format!("{URN}{}", self.info().name)
     }
 
-    /// What fits an answer of which only the status is known: the first kind with that status, or of its class.
+    /// The kind for an answer of which only the status is known: the first kind with that status, or of its
+    /// class.
     pub fn of_status(status: u16) -> Self {
         let fits = |line: &&KindInfo| line.status == status;
         match TABLE.iter().find(fits) {
@@ -329,7 +330,7 @@ pub struct Problem {
     /// The HTTP status it came with.
     #[serde(default)]
     pub status: u16,
-    /// What happened, to which thing, and what can be done.
+    /// The event, its object, and the way out.
     #[serde(default)]
     pub detail: String,
     /// `urn:shardd:request:` and the id of the request, which is also in its `x-request-id` and in the node's log.

@@ -358,7 +358,7 @@ pub struct AuditReport {
 pub struct UnsentReports {
     /// The run.
     pub run: RunId,
-    /// What its ranks read.
+    /// The samples that its ranks read.
     pub reports: Vec<AuditReport>,
 }
 

@@ -51,7 +51,7 @@ pub enum DigestSum {}
 /// The digest of a row.
 #[derive(Debug)]
 pub enum RowDigest {}
-/// What made a version.
+/// The origin of a version.
 #[derive(Debug)]
 pub enum Operation {}
 /// Why a version was made.
@@ -120,7 +120,7 @@ pub struct Commit {
     pub shards: u64,
 }
 
-/// What fixes the order of every epoch of a version; `docs/PLAN.md` has it all.
+/// The document that fixes the order of every epoch of a version; `docs/PLAN.md` has it all.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PlanDocument {
@@ -132,8 +132,8 @@ pub struct PlanDocument {
     pub version: String,
     /// Chooses among all plans that are otherwise equal.
     pub seed: u64,
-    /// What part of its grains each partition exchanges after each epoch, in units of 2^-32; the last holds
-    /// from then on.
+    /// The part of its grains that each partition exchanges after each epoch, in units of 2^-32; the last
+    /// holds from then on.
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 65536, value_type = Vec<Share>))]
     pub schedule: Vec<u64>,
     /// How many partitions the samples are held in.

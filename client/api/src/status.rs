@@ -27,7 +27,7 @@ pub struct NodeStatus {
     /// Objects read a second time because their bytes were wrong the first time.
     #[serde(default)]
     pub origin_reread: u64,
-    /// What went over the wire, if the store is a service elsewhere.
+    /// The traffic to the store, if the store is a service elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_wire: Option<WireCounts>,
     /// Its recent measurements of its disk and its peers.
@@ -45,12 +45,12 @@ pub struct NodeStatus {
     /// Of the node that keeps the metadata: how that is, and its copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<MetadataStatus>,
-    /// What the engine counted.
+    /// The counts of the engine.
     #[serde(flatten)]
     pub counters: CounterView,
 }
 
-/// What a node has counted since its start.
+/// A node's counts since its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CounterView {
@@ -133,7 +133,7 @@ pub struct Reader {
     pub transport: Transport,
 }
 
-/// What went over the wire to a store and back, since it was opened.
+/// The traffic to a store and back, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WireCounts {

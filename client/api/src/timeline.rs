@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
 
-/// What a node does for a run.
+/// The kinds of work of a node for a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]

@@ -157,8 +157,8 @@ impl Append {
         Ok(appended.map(|after| Grown { before: (before, manifest), after }))
     }
 
-    /// What the present version was made of, if by just this append: a command that was killed after its commit has done all
-    /// that it was asked for.
+    /// The base of the present version, if this very append made it: a command that was killed after its
+    /// commit has done all that it was asked for.
     fn grown_before(
         &self,
         catalog: &dyn Catalog,

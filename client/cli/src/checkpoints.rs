@@ -45,7 +45,7 @@ struct Part {
     digest: Digest,
 }
 
-/// What there is of one run.
+/// The checkpoints of one run.
 #[derive(Default)]
 struct Run {
     /// Key and digest of each manifest.
@@ -132,7 +132,7 @@ async fn named(
     Ok(Ok(named))
 }
 
-/// What a key of a run is of.
+/// The kind of object behind a key of a run.
 enum Place {
     Manifest(Digest),
     Part(Digest),

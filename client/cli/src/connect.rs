@@ -74,7 +74,7 @@ pub(crate) struct Servers {
     pub(crate) credentials: Credentials,
 }
 
-/// What says where to work.
+/// The setting that chose the target.
 pub(crate) enum Source {
     Flag(&'static str),
     Server,
@@ -145,7 +145,7 @@ impl Connect {
         }
     }
 
-    /// What flags and environment say of how to ask nodes.
+    /// The flags and variables for requests to nodes.
     pub(crate) fn credentials(&self) -> Result<Credentials, BadCredentials> {
         Credentials::default().or_files(self.token_file.clone(), self.ca.clone())?.or_env()
     }
@@ -182,7 +182,7 @@ impl Connect {
         of_current(&contexts, current)
     }
 
-    /// What the flags say, to be kept.
+    /// The settings of the flags, to be kept.
     pub(crate) fn given_place(&self) -> Result<Place, Failure> {
         let whole = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
         let place = match (&self.server, &self.store, &self.context) {
@@ -286,7 +286,7 @@ fn of_current(contexts: &Contexts, current: &ContextName) -> Result<(Place, Sour
     }
 }
 
-/// What a variable of the environment says, if anything.
+/// The value of a variable of the environment, if any.
 fn said(variable: &str) -> Option<String> {
     env::var(variable).ok().filter(|value| !value.is_empty())
 }

@@ -31,7 +31,7 @@ pub(crate) struct Diff {
 
 impl Diff {
     pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
-        // What went wrong is no difference.
+        // An error is no difference.
         match self.compare(connect, json) {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::Differs),

@@ -31,7 +31,7 @@ impl Failure {
         Failure::Usage(one_line(&error))
     }
 
-    /// What the process returns to its caller.
+    /// The exit code of the process.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Failed(_) | Failure::Differs => 1,
@@ -102,7 +102,7 @@ fn said(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// What clap has to say about a wrong command line, as one line with the way out.
+/// The error of clap about a wrong command line, as one line with the way out.
 pub(crate) fn usage_line(rendered: &str, help: &str) -> String {
     let (first, rest) = rendered.split_once("\n\n").unwrap_or((rendered, ""));
     let tip = rest.lines().map(str::trim).find_map(|line| line.strip_prefix("tip: "));

@@ -43,7 +43,7 @@ impl Holders {
         Ok(Holders(held))
     }
 
-    /// What keeps a version.
+    /// The holders of a version.
     pub(crate) fn of(&self, version: VersionId) -> &[String] {
         self.0.get(&version).map_or(&[], Vec::as_slice)
     }

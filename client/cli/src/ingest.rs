@@ -420,7 +420,7 @@ fn commit_all(
     Ok(())
 }
 
-/// What to say when some parts of an ingest have their new versions and the next one has not.
+/// The error when some parts of an ingest have their new versions and the next one has not.
 fn half_way(done: &[(DatasetName, Ingested)], error: CatalogError) -> Failure {
     let back = |(name, part): &(DatasetName, Ingested)| match part.before {
         Some(before) if before == part.version => None,
@@ -484,7 +484,7 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
     notes(name, manifest).iter().for_each(|note| output::note(json, note));
 }
 
-/// What a person might not expect.
+/// Surprises for the user.
 fn notes(name: &DatasetName, manifest: &Manifest) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(first) = manifest.skipped.first() {

@@ -69,7 +69,7 @@ use failure::{Failure, usage_line};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// What stands below the help, and at the end of the manual page.
+/// The text below the help, and at the end of the manual page.
 const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 invalid or ambiguous request; of `diff` and `runs \
 diff`: 0 the same, 1 different, 2 not compared.
 
@@ -210,7 +210,7 @@ fn explain(error: &clap::Error) -> ExitCode {
         output::print(&error.render().ansi().to_string());
         return ExitCode::SUCCESS;
     }
-    // What cannot be parsed says all the same how it wants to be answered.
+    // An invalid command line also chooses the form of its answer.
     let json = std::env::args_os().take_while(|word| word != "--").any(|word| word == "--json");
     let no_command = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if no_command && !json {

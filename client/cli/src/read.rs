@@ -147,7 +147,7 @@ impl Read {
             let parts = digests(&step, &codec)?;
             if self.consumed.is_some() {
                 let plan = &loader.sources()[0].plan;
-                // What only fills a step up was consumed before.
+                // Samples that only fill a step up were consumed before.
                 for (part, rows) in step.parts.iter().zip(&parts).filter(|(part, _)| !part.repeats) {
                     let epoch = Epoch(part.epoch);
                     let consumed = consumed.entry(epoch.0).or_insert_with(|| Consumed::new(plan, epoch));

@@ -8,7 +8,7 @@ use shardd_plan::{Epoch, Schedule, Selection, Share};
 
 use crate::simulate_plan::{LinkRate, fraction, unexchanged};
 
-/// What the second part of a schedule exchanges, unless less is enough for all.
+/// The share in the second part of a schedule, unless less is enough for all.
 const LITTLE: &str = "0.01";
 /// Shares are rounded up to this part of 1.
 const STEPS: f64 = 10_000.0;
@@ -33,7 +33,7 @@ pub(crate) struct Question {
     pub row_bytes: u64,
     /// Between how many nodes grains move, or partitions, if it is not known on how many nodes they will be.
     pub nodes: u32,
-    /// What a node can send, and at the same time receive.
+    /// The bandwidth of a node, in each direction.
     pub link: LinkRate,
 }
 
@@ -107,7 +107,7 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
         return Err(AdviceError::NoNodes);
     }
     let from_epoch = ((f64::from(epochs) * within).floor() as u32).clamp(1, epochs);
-    // What may still be where it began.
+    // The part that may still be in its first place.
     let rest = if spread.distance > 0.0 { (skew / spread.distance).min(1.0) } else { 1.0 };
     let exchanges = f64::from(from_epoch);
     let constant = match selection {

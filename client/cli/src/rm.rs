@@ -79,7 +79,7 @@ impl Rm {
     }
 }
 
-/// What still names versions of a dataset when its own name is gone.
+/// The remaining names of versions of a dataset when its own name is gone.
 struct Kept {
     tags: Vec<TagInfo>,
     plans: Vec<PlanInfo>,

@@ -4,7 +4,7 @@ use std::io;
 
 use tokio::signal::unix::{SignalKind, signal};
 
-/// What a shell expects as the exit code of a process that Ctrl-C ended.
+/// The exit code that a shell expects of a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
 /// Calls `act` on a thread of its own at the first SIGINT, SIGTERM or SIGHUP from now on; later ones do nothing.

@@ -37,7 +37,7 @@ enum Command {
         #[arg(long)]
         join: bool,
 
-        /// What its bearer may do: read and train; also add and remove; also make tokens and collect garbage
+        /// Rights of its bearer: read and train; also add and remove; also make tokens and collect garbage
         #[arg(long, value_enum, default_value = "read", conflicts_with = "join")]
         role: RoleArg,
 

@@ -210,7 +210,7 @@ impl Report<'_> {
         output::print(&page);
     }
 
-    /// What a sample says of the shards that were not looked at.
+    /// The conclusion from a sample about the unchecked shards.
     fn confidence(&self, seed: u64) -> String {
         let shards = self.manifest.shards.len();
         let confidence = Confidence::of(self.checked, shards);

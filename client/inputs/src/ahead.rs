@@ -147,9 +147,9 @@ struct Place {
     /// The part that is here.
     start: u64,
     bytes: Bytes,
-    /// What to fetch next, if it is what follows.
+    /// The next file to fetch, if reads are in order.
     step: u64,
-    /// What follows, part by part.
+    /// The following bytes, part by part.
     ahead: VecDeque<(u64, Early<io::Result<Bytes>>)>,
     /// Where that ends.
     ahead_to: u64,

@@ -77,7 +77,7 @@ impl<'u> Bucket<'u> {
         let relative = |location: &Path| relative(&path, location).to_owned();
         let (mut objects, mut is_folder) = (Vec::new(), false);
         if let [step @ Step::Name(_)] = pattern.steps.as_slice() {
-            // What lies deeper need not be listed.
+            // Deeper objects need not be listed.
             let level = self.network.wait(self.store.list_with_delimiter(Some(&path)));
             let ListResult { common_prefixes: folders, objects: files, .. } =
                 level.map_err(|error| self.refused(&error))?;

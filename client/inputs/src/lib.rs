@@ -128,7 +128,7 @@ fn find(given: &Path, under: Option<&str>, links: Links, network: &Network) -> R
     }
 }
 
-/// What the names below each root begin with.
+/// The prefix of the names below each root.
 fn prefixes(roots: &[&Root]) -> Vec<String> {
     let distinct: BTreeSet<&Root> = roots.iter().copied().collect();
     // In order, a folder comes right after the one that holds it, or after others in there.

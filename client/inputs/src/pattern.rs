@@ -5,7 +5,7 @@ use globset::{GlobBuilder, GlobMatcher};
 
 use super::InputsError;
 
-/// What makes a step of a path a pattern.
+/// The characters that make a step of a path a pattern.
 const WILD: [char; 4] = ['*', '?', '[', '{'];
 
 /// A pattern, relative to the folders before its first wildcard.
@@ -56,7 +56,7 @@ impl Pattern {
     }
 }
 
-/// What of a path a pattern matches.
+/// The part of a path that a pattern matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fit {
     Nothing,

@@ -25,7 +25,7 @@ pub(crate) struct Column {
     block: Option<Py<PyAny>>,
 }
 
-/// What a column's values are.
+/// The kind of a column's values.
 pub(crate) struct Values {
     /// The type of their numbers, if they are numbers of one shape.
     pub(crate) number: Option<String>,

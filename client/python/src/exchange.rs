@@ -90,7 +90,7 @@ pub(crate) fn exchanged(py: Python<'_>, store: &Store, run: &str) -> PyResult<St
     })
 }
 
-/// What each live node says, by the first of `servers` that knows them, and the names of those that say nothing.
+/// The report of each live node, by the first of `servers` that knows them, and the names of the silent ones.
 fn statuses(http: &HttpClient, servers: &[String]) -> Result<(Vec<NodeStatus>, Vec<String>), HttpError> {
     let mut known = Err(None);
     for server in servers {

@@ -31,14 +31,14 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) struct Loader {
     /// `None` once it is closed.
     inner: Own<Mutex<Option<loader::Loader>>>,
-    /// What batches are gathered into, if it is not the loader's own.
+    /// The memory for batches, if it is not the loader's own.
     memory: Own<Option<TorchMemory>>,
     virtual_ranks: u32,
     samples: u64,
     steps_per_epoch: u64,
 }
 
-/// What a loader follows: a mixture, or a plan of a store or of nodes.
+/// The order of a loader: a mixture, or a plan of a store or of nodes.
 #[derive(FromPyObject)]
 enum Order {
     Mixture(Py<Mixture>),
@@ -64,7 +64,7 @@ impl Order {
     }
 }
 
-/// What all ranks read in a step, and this rank's part of it.
+/// The samples all ranks read in a step, and this rank's part of it.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Step {
     step: loader::Step,
@@ -271,7 +271,7 @@ impl Step {
         self.step.step
     }
 
-    /// What all ranks together read: epoch, positions, and whether these were read before.
+    /// The reads of all ranks together: epoch, positions, and whether these were read before.
     #[getter]
     fn parts(&self) -> Vec<(u32, u64, u64, bool)> {
         let part = |part: &loader::Part| (part.epoch, part.positions.start, part.positions.end, part.repeats);

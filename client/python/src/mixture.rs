@@ -25,7 +25,7 @@ pub(crate) struct Mixture {
 }
 
 impl Mixture {
-    /// What a loader follows.
+    /// The order of a loader.
     pub(crate) fn follow(&self) -> Follow {
         Follow::Mixture { sources: self.sources.clone(), epoch_size: self.given_epoch_size }
     }

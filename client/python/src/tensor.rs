@@ -112,7 +112,7 @@ fn plain(array: &ArrayRef, len: usize) -> Buffer {
     data.buffers()[0].slice_with_length(data.offset() * width, len)
 }
 
-/// What an `arrow.fixed_shape_tensor` says of its shape.
+/// The shape in the metadata of an `arrow.fixed_shape_tensor`.
 fn tensor_shape(field: &FieldRef) -> Option<Vec<usize>> {
     let metadata = field.metadata();
     if metadata.get("ARROW:extension:name")? != "arrow.fixed_shape_tensor" {

@@ -58,7 +58,7 @@ pub(crate) enum Unanswered {
     NotAsked,
 }
 
-/// What came of a question: whom it was asked last, or who answered, and what.
+/// The result of a question: the last server asked, or the one that answered, and its answer.
 pub(crate) type Answer<Q, A> = (String, Arc<Q>, Result<A, Unanswered>);
 
 impl Asking {
@@ -209,7 +209,7 @@ struct Asker<Q> {
     is_given_up: Arc<AtomicBool>,
 }
 
-/// What an asker says of its first question that is left.
+/// An asker's result for its first remaining question.
 struct Told<A> {
     asker: usize,
     answer: Result<A, HttpError>,

@@ -11,7 +11,7 @@ pub(crate) struct Clocks {
     gathering: AtomicU64,
 }
 
-/// What time is spent on.
+/// The uses of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum On {
     /// Asking the store or nodes, and waiting for their data.

@@ -4,7 +4,7 @@ use arrow::datatypes::{Field, FieldRef, Schema};
 
 use super::error::{LoadError, OtherColumns};
 
-/// What says how the values of tensors, and of other extensions, are to be understood.
+/// The metadata that describes the values of tensors, and of other extensions.
 const MEANING: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 
 /// The columns of several sources, each with its name in messages: those of the first, nullable where they

@@ -23,7 +23,7 @@ impl AddAssign for Delivered {
     }
 }
 
-/// What all virtual ranks were given of one epoch, from its beginning on.
+/// The samples given to all virtual ranks in one epoch, from its beginning on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochDelivered {
@@ -39,7 +39,7 @@ impl EpochDelivered {
         Self { epoch, virtual_ranks: vec![Delivered::default(); virtual_ranks as usize] }
     }
 
-    /// What some virtual ranks were given together; nothing of those that are not there.
+    /// The samples given to some virtual ranks together, without absent ones.
     pub fn of(&self, virtual_ranks: Range<u32>) -> Delivered {
         let mut all = Delivered::default();
         let range = virtual_ranks.start as usize..virtual_ranks.end as usize;

@@ -83,7 +83,7 @@ pub enum LoaderSource {
         servers: Vec<String>,
         /// The run this loader takes part in; created if it does not exist.
         run: RunId,
-        /// What to show to them, and whom to believe to be one.
+        /// The token for them, and the certificates to trust.
         credentials: Credentials,
     },
     /// A directory or bucket that `shardctl --store` filled: no daemon at all.
@@ -131,7 +131,7 @@ pub enum Follow {
     },
 }
 
-/// What a loader reads and how.
+/// The data and settings of a loader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderConfig {
     /// The order that is read.
@@ -148,11 +148,12 @@ pub struct LoaderConfig {
     /// Whether a source is read in its plan's order, or in that of its store, of which each virtual rank has an equal stretch of
     /// every step: for evaluation. With nodes it is the plan's.
     pub shuffle: bool,
-    /// What happens to a rest smaller than the global batch.
+    /// The use of a rest smaller than the global batch.
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
     pub start: (u32, u64),
-    /// What virtual ranks were given before that, as the state says that is gone on from: the audit of its epoch counts it, too.
+    /// The samples given to virtual ranks before that, by the state that the loader resumes from: the audit
+    /// of its epoch counts it, too.
     pub delivered: Deliveries,
     /// The epoch before which to stop.
     pub end_epoch: u32,
@@ -254,8 +255,8 @@ impl Step {
         self.parts.iter().map(Part::samples).sum()
     }
 
-    /// What each of this rank's virtual ranks is given of the epoch in which the step begins, each sample counted once; digest sums
-    /// are zero unless the audit is on.
+    /// The samples that each of this rank's virtual ranks gets of the epoch in which the step begins, each
+    /// sample counted once; digest sums are zero unless the audit is on.
     pub fn delivered(&self) -> Vec<Delivered> {
         let mut all = vec![Delivered::default(); self.micro_batches.len()];
         let parts = self.parts.iter().zip(&self.delivered);
@@ -271,7 +272,7 @@ impl Step {
     }
 }
 
-/// What came of waiting for a step.
+/// The result of waiting for a step.
 #[derive(Debug)]
 pub enum Next {
     /// It is read.
@@ -282,7 +283,7 @@ pub enum Next {
     NotYet,
 }
 
-/// What one virtual rank reads in a step.
+/// The reads of one virtual rank in a step.
 #[derive(Debug, Clone)]
 pub struct MicroBatch {
     /// The virtual rank.
@@ -297,7 +298,7 @@ pub struct MicroBatch {
     pub batch: RecordBatch,
 }
 
-/// What a rank read in an epoch.
+/// The reads of a rank in an epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochAudit {
     /// The epoch.
@@ -379,7 +380,7 @@ pub struct Loader {
 /// How many reports may wait for slow nodes.
 const REPORTS_WAITING: usize = 256;
 
-/// What the reporting thread tells the nodes.
+/// The messages of the reporting thread to the nodes.
 enum Report {
     /// A chunk of the exchange is due.
     Position,
@@ -508,7 +509,7 @@ impl Loader {
     /// The next step; `None` when the last epoch is done. Blocks until it is read.
     ///
     /// # Errors
-    /// What reading gives; after an error the loader gives no more steps.
+    /// The results of reading; after an error the loader gives no more steps.
     pub fn next_step(&mut self) -> Result<Option<Step>, LoadError> {
         loop {
             match self.next_step_within(Duration::from_secs(3600))? {
@@ -733,7 +734,7 @@ pub fn default_cache_dir() -> PathBuf {
     })
 }
 
-/// What this rank's virtual ranks were given of the epoch that is begun within, if the state that is gone on from says so.
+/// The samples that this rank's virtual ranks got of the epoch begun within, if the resumed state has them.
 fn audit_so_far(config: &LoaderConfig, own: &Range<u32>) -> Option<EpochAudit> {
     let (epoch, position) = config.start;
     let before = config.delivered.of(epoch).filter(|_| config.audit && position > 0)?;
@@ -795,7 +796,7 @@ fn check(config: &LoaderConfig, order: &Order, virtual_ranks: u32) -> Result<(),
     Err(LoadError::Config(complaint))
 }
 
-/// What batch normalisation would suffer from, logged once for all ranks. A run that has exchanged before has
+/// The risk for batch normalisation, logged once for all ranks. A run that has exchanged before has
 /// mixed.
 fn batch_norm_risk(
     config: &LoaderConfig,

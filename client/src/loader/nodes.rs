@@ -202,7 +202,7 @@ impl Nodes {
         if talking.is_empty() { all } else { talking }
     }
 
-    /// What the node at an address says of itself.
+    /// The record of the node at an address.
     fn record(&self, server: &str) -> Option<NodeRecord> {
         let view = self.view.lock().expect("no panic while held");
         view.nodes.iter().find(|node| node.http == server).cloned()
@@ -464,7 +464,7 @@ impl NodeRows {
                             self.nodes.by_rows.store(true, Relaxed);
                         }
                         let (again, lent) = self.take(&server, wanted, &reply, &body, doubted);
-                        // What no segment has comes along in the answer, however grains are got.
+                        // Grains in no segment come along in the answer, in every transport.
                         let is_sent = !reply.grains.iter().any(|at| matches!(at, Located::File { .. }));
                         if let Some(by) = lent.or(is_sent.then_some(transport)) {
                             self.nodes.took(&server, by);
@@ -490,7 +490,7 @@ impl NodeRows {
         Ok(())
     }
 
-    /// What each of these servers is asked, and what came of it; another where one is late.
+    /// The question to each of these servers, and its result; from another where one is late.
     fn ask_all(
         &mut self,
         by_server: BTreeMap<String, Vec<Wanted>>,

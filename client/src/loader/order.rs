@@ -48,7 +48,7 @@ pub(crate) struct SourceRead {
     pub(crate) read: Read,
 }
 
-/// What a loader follows.
+/// The order of a loader.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     /// Of each source: several in a mixture, else one.

@@ -39,7 +39,7 @@ pub(crate) struct Prefetch {
     builder: Arc<Builder>,
 }
 
-/// What all batches of a loader have in common.
+/// The common settings of all batches of a loader.
 struct Builder {
     order: OrderId,
     steps: Steps,

@@ -59,7 +59,7 @@ pub struct DataRank {
     pub size: u32,
 }
 
-/// What a data rank reads of every step.
+/// The part of every step that a data rank reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankShare {
     /// Whose it is.
@@ -86,7 +86,7 @@ pub struct MicroBatchPlace {
     /// Samples in it. 0 makes it a stand-in, which a process computes only because others wait for it: on any rows that are
     /// at hand, of which nothing is left, its weight being 0. No audit counts them.
     pub samples: u64,
-    /// What to multiply its mean loss with.
+    /// The factor for its mean loss.
     pub weight: f64,
 }
 
@@ -287,8 +287,9 @@ impl DataRank {
 }
 
 impl RankShare {
-    /// What a data rank reads of a run over `plan` in steps of `batch`, with V virtual ranks: by default the plan's for a global
-    /// batch, and the fewest that all data ranks can share where a virtual rank's micro-batch is given.
+    /// The part of a run that a data rank reads over `plan` in steps of `batch`, with V virtual ranks: by
+    /// default the plan's for a global batch, and the fewest that all data ranks can share where a virtual
+    /// rank's micro-batch is given.
     ///
     /// # Errors
     /// [`RankError`] if the ranks do not fit the plan, or the batch not the ranks.

@@ -11,7 +11,7 @@ use super::source::Reads;
 use super::span::Part;
 use super::tables::Tables;
 
-/// What the virtual ranks of one rank read.
+/// The reads of the virtual ranks of one rank.
 pub(crate) struct Shares {
     order: Order,
     virtual_ranks: u32,
@@ -43,7 +43,7 @@ impl Shares {
         self.own.clone()
     }
 
-    /// What each of them reads of each part of a step, by position. Steps are asked for from first to last.
+    /// The reads of each of them in each part of a step, by position. Steps are asked for from first to last.
     pub(crate) fn of_step(&mut self, parts: &[Part]) -> Vec<Reads> {
         match parts {
             [part] if self.order.mixture.is_none() && self.order.shuffle => vec![self.planned(part)],
@@ -228,7 +228,7 @@ mod tests {
                 if world == 1 || !order.shuffle {
                     prop_assert!(ranks.iter().zip(&read).all(|(rank, parts)| rank.surplus(parts) == 0));
                 }
-                // What each reads of one stretch is what the mixture deals.
+                // Each reads of one stretch the samples that the mixture deals.
                 if let (Some(mixture), true, [part]) = (&order.mixture, order.shuffle, &span.parts[..]) {
                     let plans: Vec<&Plan> = order.plans.iter().map(Arc::as_ref).collect();
                     let first = u64::from(part.epoch) * mixture.epoch_size();

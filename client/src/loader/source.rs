@@ -18,11 +18,12 @@ pub(crate) trait RowSource: Send {
         0
     }
 
-    /// What a step reads that will be prepared some time after those announced before. Does not wait for it.
+    /// The reads of a step that will be prepared some time after those announced before. Does not wait for
+    /// it.
     fn expect(&mut self, _epoch: u32, _reads: &Reads) {}
 }
 
-/// What each of a rank's virtual ranks reads in one step.
+/// The reads of each of a rank's virtual ranks in one step.
 pub(crate) type Reads = Vec<Vec<SourceRead>>;
 
 /// Rows that lie ready, for as many threads as like to gather them.

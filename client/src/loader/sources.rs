@@ -44,7 +44,7 @@ impl Source {
     }
 }
 
-/// What there is to follow.
+/// The choices of an order.
 pub(crate) struct Opened {
     /// At least one.
     pub(crate) sources: Vec<Source>,

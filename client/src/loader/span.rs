@@ -53,7 +53,7 @@ impl StepSpan {
     }
 }
 
-/// What happens to an epoch's samples when it is read from its start, per policy.
+/// The treatment of an epoch's samples when it is read from its start, per policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// Samples that are read, each counted once.
@@ -67,7 +67,7 @@ pub struct Tally {
 /// The steps of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spans {
-    /// What each epoch is cut into.
+    /// The parts of each epoch.
     pub steps: Steps,
     /// The epoch before which it stops. Nothing can be carried into that one: the last step of all is short then.
     pub end_epoch: u32,
@@ -150,8 +150,8 @@ impl Spans {
         u64::try_from(left).unwrap_or(u64::MAX)
     }
 
-    /// What the policy makes of an epoch's samples, to hold an audit against. With `carry`, the steps that begin in the epoch
-    /// before and in this one see all of it.
+    /// The samples of an epoch under the policy, to hold an audit against. With `carry`, the steps that begin
+    /// in the epoch before and in this one see all of it.
     pub fn tally(&self) -> Tally {
         let Steps { sample_count, global_batch, last_batch } = self.steps;
         let rest = sample_count % global_batch;

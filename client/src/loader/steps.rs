@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-/// What happens to the samples at the end of an epoch that do not fill a global batch.
+/// The treatment of the samples at the end of an epoch that do not fill a global batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBatch {
@@ -27,7 +27,7 @@ pub struct Steps {
     pub sample_count: u64,
     /// Samples of a full step, at least 1.
     pub global_batch: u64,
-    /// What to do with the rest.
+    /// The treatment of the rest.
     pub last_batch: LastBatch,
 }
 

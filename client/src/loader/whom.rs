@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What happens to a server.
+    /// An event at a server.
     #[derive(Debug, Clone, Copy)]
     enum Event {
         Answered(u64),

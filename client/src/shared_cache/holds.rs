@@ -24,7 +24,7 @@ pub(super) fn name() -> String {
     format!("{}-{:016x}", std::process::id(), RandomState::new().build_hasher().finish())
 }
 
-/// What this process reads.
+/// The shards that this process reads.
 #[derive(Debug)]
 pub(super) struct Holds {
     dir: PathBuf,
@@ -103,7 +103,7 @@ impl Drop for Holds {
     }
 }
 
-/// What all living processes read. Files of others are removed.
+/// The shards that all living processes read. Files of others are removed.
 pub(super) fn all(dir: &Path) -> io::Result<HashSet<ShardId>> {
     let mut held = HashSet::new();
     for file in fs::read_dir(dir)? {

@@ -58,7 +58,7 @@ pub struct SharedCache {
     verified: Mutex<Verified>,
 }
 
-/// What came of asking for a shard.
+/// The result of a request for a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fetched {
     /// It lies here until it is released.
@@ -150,7 +150,7 @@ impl SharedCache {
         let Some(part) = self.begin(&path, bytes, go_on)? else { return Ok(Fetched::Here(path)) };
         let kept = self.fill(&path, &part, bytes, fetch);
         if !matches!(kept, Ok(Fetched::Here(_))) {
-            // What stays is removed when room is needed.
+            // Remaining files are removed when room is needed.
             let _ = fs::remove_file(&part.path);
             self.release(id);
         }
@@ -184,7 +184,7 @@ impl SharedCache {
     /// files there were.
     ///
     /// # Errors
-    /// What the disk says.
+    /// Those of the disk.
     pub fn forget(&self, shards: &BTreeSet<ShardId>) -> Result<usize, SharedCacheError> {
         let _changing = self.lock()?;
         let mut removed = 0;
@@ -208,7 +208,7 @@ impl SharedCache {
     /// The shard is not read by this process any more, and may make room.
     pub fn release(&self, id: ShardId) {
         let mut holds = self.holds.lock().expect("no panic while held");
-        // What stays noted is only kept for longer.
+        // A stale note only keeps a shard for longer.
         if let Err(error) = holds.release(id) {
             debug!(%id, %error, "a shard could not be released");
         }

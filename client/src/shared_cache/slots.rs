@@ -158,7 +158,7 @@ impl Turn {
     /// Keeps the table, if there is room for it; whether there was. What processes have mapped stays readable to them.
     ///
     /// # Errors
-    /// What the disk says. The table is then not there, or whole.
+    /// Those of the disk. The table is then not there, or whole.
     pub fn put(self, plan: &Plan, table: &SlotTable) -> io::Result<bool> {
         let bytes = table.written_bytes(plan);
         let lock = self.tables.dir.join("lock");

@@ -28,7 +28,7 @@ pub(super) struct Verified {
 }
 
 impl Verified {
-    /// What processes have noted in `dir`. What cannot be read or written is checked again, that is all.
+    /// The notes of processes in `dir`. Unreadable notes only mean a second check.
     pub(super) fn open(dir: &Path) -> Self {
         let mut found = Self { known: HashMap::new(), log: None };
         let Ok(boot) = fs::read_to_string("/proc/sys/kernel/random/boot_id") else { return found };
@@ -68,7 +68,7 @@ impl Verified {
     }
 }
 
-/// What a file looked like before it was read.
+/// The state of a file before it was read.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen(Option<Traits>);
 

@@ -60,7 +60,7 @@ fn here() -> Option<(String, String)> {
     Some((boot.trim().to_owned(), namespace.to_string_lossy().into_owned()))
 }
 
-/// What the system says of a process.
+/// The system's state of a process.
 struct Stat {
     began: u64,
     /// It has ended, and its parent has not asked how.

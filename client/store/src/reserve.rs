@@ -10,7 +10,7 @@ const MOST: u64 = 1 << 30;
 /// Of a smaller disk, one part in this number.
 const SHARE: u64 = 20;
 
-/// What a disk has.
+/// The space of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Disk {
     /// Its size in bytes.

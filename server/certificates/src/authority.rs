@@ -68,7 +68,7 @@ impl Authority {
         &self.pem
     }
 
-    /// What join tokens pin.
+    /// The digest that join tokens pin.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of(&self.certificate)

@@ -19,7 +19,7 @@ pub enum FetchError {
     /// No answer.
     #[error("{reason}")]
     Unreachable { reason: String },
-    /// What answers is no node.
+    /// The server is not a node.
     #[error("{reason}")]
     NoAuthority { reason: String },
     /// It is another than the one expected.
@@ -27,14 +27,14 @@ pub enum FetchError {
     Wrong { pinned: Digest, found: Digest },
 }
 
-/// What a node says of its cluster's authority.
+/// A node's answer about its cluster's authority.
 #[derive(Clone, Debug)]
 pub struct Fetched {
     /// Its certificate.
     pub pem: String,
     /// The digest of that.
     pub digest: Digest,
-    /// What time it is there, in seconds since 1970, by the answering server.
+    /// The time there, in seconds since 1970, by the answering server.
     pub now: Option<u64>,
 }
 

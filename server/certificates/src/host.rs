@@ -54,7 +54,7 @@ impl FromStr for Host {
             return Ok(Host::Address(address));
         }
         let name = text.to_ascii_lowercase();
-        // What names nodes among each other is for the authority alone to give, and an asterisk is for many hosts.
+        // Only the authority gives names of nodes among each other, and an asterisk is for many hosts.
         let is_ours = name.ends_with(".node.shardd");
         let is_odd = name.ends_with('.') || name.contains('*');
         match DnsName::try_from(name.as_str()) {

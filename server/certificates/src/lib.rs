@@ -63,7 +63,7 @@ pub enum CertificateError {
     Unmakable(#[from] rcgen::Error),
 }
 
-/// What a node's certificate says.
+/// The contents of a node's certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CertificateInfo {
     /// The node.

@@ -34,7 +34,7 @@ pub struct FetchRequest {
     pub generation: u64,
     /// Which grains; the answer keeps this order.
     pub keys: Vec<GrainKey>,
-    /// What the asked node may do to answer.
+    /// The permitted effort of the asked node.
     pub effort: Effort,
 }
 

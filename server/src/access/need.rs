@@ -5,7 +5,7 @@ use shardfmt::{DatasetName, DatasetRef};
 
 use super::{Role, Scope};
 
-/// What a request needs of who makes it.
+/// The right that a request needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing: whether the node lives, and how to join, which asks for a secret of its own.
@@ -21,7 +21,7 @@ pub enum Need {
 }
 
 impl Need {
-    /// What this request needs.
+    /// The right that this request needs.
     #[must_use]
     pub fn of(method: &Method, path: &str) -> Need {
         let steps: Vec<&str> = path.split('/').filter(|step| !step.is_empty()).collect();

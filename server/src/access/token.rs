@@ -13,12 +13,12 @@ use crate::identity::Secret;
 
 /// How tokens begin, so that people and scanners of secrets know them.
 const PREFIX: &str = "shardd";
-/// What the digest of a token's secret is derived for.
+/// The context of the digest of a token's secret.
 const DIGEST_CONTEXT: &str = "shardd 2026 token v1";
 /// The format of [`TokenRecord`].
 const FORMAT: u32 = 1;
 
-/// What a bearer may do; each includes those before it.
+/// The rights of a bearer; each includes those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -148,9 +148,9 @@ impl FromStr for Token {
 #[serde(deny_unknown_fields)]
 pub struct TokenRecord {
     format: u32,
-    /// What people call it: whom it was made for.
+    /// Its name for people: its intended holder.
     pub name: String,
-    /// What its bearer may do.
+    /// The rights of its bearer.
     pub role: Role,
     /// On which datasets.
     #[serde(default, skip_serializing_if = "Scope::is_all")]
@@ -185,7 +185,7 @@ pub enum Denied {
 }
 
 impl TokenRecord {
-    /// What to keep of a token.
+    /// The form of a token to store.
     #[must_use]
     pub fn of(
         token: &Token,

@@ -116,7 +116,7 @@ impl Tokens {
         known.iter().flatten().map(|(id, record)| (*id, record.clone())).collect()
     }
 
-    /// What the bearer of a token may do.
+    /// The rights of a token's bearer.
     ///
     /// # Errors
     /// [`Denied`] when it is none, no longer, or was never one.

@@ -163,8 +163,8 @@ impl CertificateIssuer {
         Ok(Given { pem: signed.pem(), info })
     }
 
-    /// What a certificate says that a node has from the authority already. That it has the key to it shows at its first
-    /// connection; here it gets nothing that helps without.
+    /// The contents of a certificate that a node has from the authority already. That it has the key to it
+    /// shows at its first connection; here it gets nothing that helps without.
     fn check_held(&self, node: &NodeId, pem: &str) -> Result<CertificateInfo, IssueError> {
         let bad = |reason: String| IssueError::BadRequest(reason);
         let certificate =

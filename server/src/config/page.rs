@@ -25,7 +25,7 @@ pub(super) struct Known {
     about: String,
     /// The default, in words or as a value; empty if the help does not give it.
     default: String,
-    /// What a value is, or its unit.
+    /// The kind of a value, or its unit.
     value: String,
     variable: String,
 }

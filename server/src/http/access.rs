@@ -147,7 +147,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Datasets {
     }
 }
 
-/// What the token allows that was shown, where one is asked.
+/// The rights of the shown token, where one is required.
 pub(super) struct Bearer(pub(super) Option<Grant>);
 
 impl<S: Send + Sync> FromRequestParts<S> for Bearer {
@@ -166,7 +166,7 @@ pub(super) struct TokenInfo {
     id: String,
     /// Its name for people.
     name: String,
-    /// What its bearer may do.
+    /// The rights of its bearer.
     role: Role,
     /// On which datasets; all, if there is no list.
     #[serde(skip_serializing_if = "Scope::is_all")]
@@ -194,7 +194,7 @@ pub(super) struct NewToken {
     /// Its name for people: the person or program that gets it.
     #[schema(min_length = 1, max_length = 100)]
     name: String,
-    /// What its bearer may do.
+    /// The rights of its bearer.
     role: Role,
     /// On which datasets; all, if none is named.
     #[serde(default)]

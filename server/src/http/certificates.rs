@@ -58,7 +58,7 @@ pub(super) async fn join(state: State, ValidJson(request): ValidJson<JoinRequest
         return Err(Refusal::of(Kind::Misdirected, detail));
     };
     let mut reply = issuer.join(request).await?;
-    // What holds now: the first token may have been made since this node started.
+    // The present rule: the first token may have been made since this node started.
     reply.cluster.asks_tokens = state.api.access.is_required();
     Ok((StatusCode::OK, json(&reply)?).into_response())
 }

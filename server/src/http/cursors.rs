@@ -63,7 +63,7 @@ pub(super) async fn remove(state: State, headers: HeaderMap, Own(run): Own) -> A
     }
 }
 
-/// What the request says that the cursor is now.
+/// The state of the cursor that the request expects.
 fn expected(headers: &HeaderMap) -> Result<Expected, Refusal> {
     let text = |name| headers.get(name).map(|value| value.to_str().unwrap_or_default().trim());
     match (text(IF_MATCH), text(IF_NONE_MATCH)) {

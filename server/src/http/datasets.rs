@@ -28,7 +28,7 @@ pub(super) struct NewCommit {
     /// The version, whose manifest and shards have been put.
     #[schema(value_type = schema::Digest)]
     version: VersionId,
-    /// What made it.
+    /// The operation that made it.
     #[serde(default = "ingest")]
     #[schema(value_type = schema::Operation)]
     operation: Operation,
@@ -117,7 +117,7 @@ pub(super) struct Before {
 
 /// Remove the history of a dataset before a commit
 ///
-/// What tags, plans and runs name stays. The rest goes with the next garbage collection.
+/// Versions named by tags, plans and runs stay. The rest goes with the next garbage collection.
 #[utoipa::path(delete, path = "/v1/datasets/{name}/log", tag = "datasets", operation_id = "prune",
     params(("name" = schema::DatasetName, Path, description = "The dataset"), Before),
     responses((status = 200, description = "The commits that were cut off", body = Pruned), (status = 404)))]

@@ -50,7 +50,7 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// Something has changed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, utoipa::ToSchema)]
 pub(super) struct Change {
-    /// What kind of thing: also the name of the event.
+    /// The kind of thing: also the name of the event.
     kind: &'static str,
     /// Its name: `DATASET`, `DATASET/TAG`, the id of a plan, a run, a node, the run of a placement, or `NODE/BY`: a node that
     /// is slow, silent or wrong, and the one that says so.
@@ -169,7 +169,8 @@ impl Hub {
         Ok(())
     }
 
-    /// What changed after a revision, if that is still known, and what will. `None` for the changes: it is not known.
+    /// The changes after a revision, if they are still known, and those to come. `None` for the changes: they
+    /// are not known.
     fn follow(&self, after: Option<u64>) -> (Option<Vec<Change>>, u64, broadcast::Receiver<Found>) {
         self.wanted.notify_one();
         let kept = self.kept.lock().expect("no panic while held");
@@ -181,7 +182,7 @@ impl Hub {
     }
 }
 
-/// What there was at one look: revisions by kind and name.
+/// The state at one look: revisions by kind and name.
 struct Seen {
     revision: u64,
     entries: BTreeMap<(&'static str, String), u64>,

@@ -31,7 +31,7 @@ const ASK_AGAIN: &str = "no-cache";
 /// The media type of Arrow files.
 pub(super) const ARROW_FILE: &str = "application/vnd.apache.arrow.file";
 
-/// What a request for it may say besides.
+/// The other headers of a request for it.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
 #[expect(dead_code, reason = "it describes headers that are read where ranges are")]
@@ -131,7 +131,7 @@ fn boundary() -> String {
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
 }
 
-/// What stands before a part.
+/// The bytes before a part.
 fn head(boundary: &str, kind: &str, range: &str) -> Bytes {
     format!("\r\n--{boundary}\r\ncontent-type: {kind}\r\ncontent-range: {range}\r\n\r\n").into()
 }

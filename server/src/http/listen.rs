@@ -39,7 +39,7 @@ const NOTICE: Duration = Duration::from_millis(500);
 /// How long requests under way may take to end from then on.
 const DRAIN: Duration = Duration::from_secs(2);
 
-/// What begins every handshake of TLS (RFC 8446, 5.1).
+/// The first byte of every handshake of TLS (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
 
 /// The socket of the HTTP API, with or without TLS.

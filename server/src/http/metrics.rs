@@ -18,7 +18,7 @@ use super::{Answer, State};
 /// Upper bounds of the classes of latency, in seconds.
 const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// What the HTTP server counts.
+/// The counts of the HTTP server.
 #[derive(Debug, Default)]
 pub(super) struct Metrics {
     /// By route, method and status.
@@ -155,7 +155,7 @@ fn write_metadata(page: &mut Page, status: &MetadataStatus) {
     page.one("shardd_metadata_copy_bytes", "gauge", bytes, status.copy_bytes);
 }
 
-/// What the engine has counted.
+/// The counts of the engine.
 fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
     page.one("shardd_ready", "gauge", "1 if the node takes new work.", u8::from(ready));
     let cache = status.cache_used_bytes;

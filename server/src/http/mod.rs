@@ -77,7 +77,7 @@ const MAX_MANIFEST: usize = 1 << 30;
 const MAX_SHARD: usize = 256 << 20;
 /// Streams of batches at once: each has a thread. More are refused.
 const STREAMS: usize = 16;
-/// What all streams of batches may hold, by the mean size of a row...
+/// The memory of all streams of batches, by the mean size of a row...
 const STREAM_BYTES: u64 = 1 << 30;
 /// ...and those of one client. More are refused.
 const STREAM_BYTES_A_CLIENT: u64 = STREAM_BYTES / 2;
@@ -112,7 +112,7 @@ impl Default for Limits {
     }
 }
 
-/// What the routes work on.
+/// The state of the routes.
 pub struct Api {
     /// This node, as it tells others of itself.
     pub node: NodeRecord,

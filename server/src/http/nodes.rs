@@ -85,7 +85,8 @@ pub(super) async fn undrain(state: State, PathParam(node): PathParam<NodeId>) ->
 
 /// Drop grains from this node's cache that no run with attached ranks needs
 ///
-/// What such a run hosts stays, and so does what came for its next epoch or is still to be given to others.
+/// Hosted grains of such a run stay, and so do grains that arrived for its next epoch or are still to be
+/// sent.
 #[utoipa::path(post, path = "/v1/evict", tag = "node", operation_id = "evict", request_body = Evict,
     responses((status = 200, description = "The evicted grains, or those to evict", body = Evicted),
         (status = 404)))]

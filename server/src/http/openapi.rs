@@ -19,10 +19,10 @@ use utoipa::{OpenApi as _, PartialSchema, ToSchema};
 
 use super::{Answer, State};
 
-/// What any operation may answer: the request is no request, it needs another token, it is for another host or from another
-/// site's page, there is too much to do, the node has trouble.
+/// The possible refusals of any operation: the request is no request, it needs another token, it is for
+/// another host or from another site's page, there is too much to do, the node has trouble.
 const ANYWHERE: [&str; 7] = ["400", "401", "403", "421", "429", "500", "503"];
-/// What an operation with a body may answer besides.
+/// The further refusals of an operation with a body.
 const WITH_BODY: [&str; 3] = ["408", "413", "415"];
 
 #[derive(utoipa::OpenApi)]

@@ -79,7 +79,7 @@ pub(super) fn page<T: Serialize>(
 pub(super) fn answer(uri: &Uri, limit: usize, page: &[impl Serialize], next: Option<String>) -> Answer {
     let Some(next) = next else { return json(&page) };
     let token: String = next.bytes().map(|byte| format!("{byte:02x}")).collect();
-    // What else was asked holds for all pages.
+    // The other parameters hold for all pages.
     let asked = uri.query().unwrap_or_default().split('&');
     let others =
         asked.filter(|asked| !["", "limit", "page"].contains(&asked.split('=').next().unwrap_or_default()));

@@ -6,7 +6,7 @@ use std::ops::Range;
 use axum::http::HeaderMap;
 use axum::http::header::{IF_NONE_MATCH, IF_RANGE, RANGE};
 
-/// What to answer.
+/// The answer to give.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// 304: the client has it.

@@ -49,7 +49,7 @@ pub(super) async fn ours(Extract(shared): Extract<Arc<Shared>>, request: Request
     }
 }
 
-/// What a header says.
+/// The value of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Said<'a> {
     Nothing,
@@ -67,7 +67,7 @@ fn said<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Said<'a> {
     }
 }
 
-/// What a request says of whom it is for, and of the page that sends it.
+/// The target of a request, and the page that sends it, by its headers.
 #[derive(Clone, Copy, Debug)]
 struct Asked<'a> {
     version: Version,
@@ -78,7 +78,7 @@ struct Asked<'a> {
     site: Said<'a>,
 }
 
-/// What a node goes by.
+/// The settings of a node.
 #[derive(Clone, Copy, Debug)]
 struct Own<'a> {
     /// By settings.

@@ -30,7 +30,7 @@ impl Socket {
         Self { stream, metrics, patience, stalled: None }
     }
 
-    /// What a write gave, unless it has been waiting for too long.
+    /// The result of a write, unless it has been waiting for too long.
     fn unless_stalled<T>(
         &mut self,
         context: &mut Context<'_>,

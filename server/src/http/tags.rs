@@ -20,7 +20,7 @@ pub(super) struct Tagging {
     /// The commit of the version.
     #[schema(value_type = schema::Digest)]
     commit: CommitId,
-    /// What the tag is expected to be now.
+    /// The expected state of the tag.
     #[serde(default = "absent")]
     #[schema(value_type = schema::TagExpected)]
     expected: TagExpected,

@@ -24,7 +24,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 /// Clocks that differ by more are worth a word.
 const NOTICED_SKEW: u64 = 120;
 
-/// What a joining node posts to `/v1/join`.
+/// The body that a joining node posts to `/v1/join`.
 #[derive(Clone, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {

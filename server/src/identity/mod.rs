@@ -54,7 +54,7 @@ pub struct Identity {
     tls: PathBuf,
 }
 
-/// What a joined node keeps of the first one, to find it again without a token.
+/// The notes of a joined node on the first one, to find it again without a token.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Cluster {
     /// URL of the store that the cluster shares.
@@ -82,7 +82,7 @@ pub struct Cluster {
     pub metastore: Option<Box<EtcdUrl>>,
 }
 
-/// What a data directory says about its node's part in a cluster.
+/// The part of a data directory's node in a cluster.
 pub enum Standing {
     /// Nothing yet: found a cluster or join one.
     New,
@@ -227,7 +227,7 @@ impl Identity {
         Arc::clone(&self.resolver)
     }
 
-    /// What the certificate says.
+    /// The contents of the certificate.
     #[must_use]
     pub fn info(&self) -> CertificateInfo {
         self.info.read().unwrap_or_else(PoisonError::into_inner).clone()

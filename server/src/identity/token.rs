@@ -15,7 +15,7 @@ pub struct JoinToken {
     pub site: Site,
     /// Digest of the authority's certificate; a server that shows another one is not the cluster.
     pub authority: Digest,
-    /// What the first node asks of those who join.
+    /// The secret that the first node requires of joining nodes.
     pub secret: Secret,
 }
 

@@ -160,7 +160,7 @@ impl Keeping {
         }
     }
 
-    /// What bears this tag is in the store now.
+    /// The object with this tag is in the store now.
     fn copied(&self, tag: CopyTag, copy: &MetadataCopy, bytes: u64) {
         let is_all = *self.sled.settled().borrow() == copy.settled;
         let mut copying = self.copying();

@@ -26,7 +26,7 @@ const FRESH: &str = "meta.new";
 pub(crate) struct Opened {
     pub(crate) sled: Arc<SledMetastore>,
     pub(crate) epoch: u64,
-    /// What the copy bears that lies in the store.
+    /// The tag of the copy in the store.
     pub(crate) base: Option<CopyTag>,
 }
 
@@ -37,11 +37,11 @@ enum Own {
     Whole { settled: u64 },
     /// None.
     Gone,
-    /// What sled cannot open.
+    /// A directory that sled cannot open.
     Damaged(String),
 }
 
-/// What the store says.
+/// The error of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Shelf {
     /// It has a copy.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Ends the names of what made a node the first one, once it is that no more.
 const BEFORE: &str = ".before";
 
-/// What lets a running node be promoted: asked over HTTP, done when it has stopped and started again.
+/// The way to promote a running node: requested over HTTP, done when it has stopped and started again.
 pub struct Promotion {
     pub(crate) shelf: CopyShelf,
     pub(crate) node: NodeId,

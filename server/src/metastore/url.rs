@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 const ETCD_PORT: u16 = 2379;
 /// The prefix of all keys when the URL names none.
 const DEFAULT_PREFIX: &str = "shardd";
-/// What each setting has to look like, for those who wrote something else.
+/// The form of each setting, for errors.
 const FORM: &str = "write sled, or etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX]";
 
 /// Where a cluster keeps its metadata.
@@ -32,7 +32,7 @@ pub enum MetastoreUrl {
 pub struct EtcdUrl {
     /// `HOST:PORT` of each member, at least one.
     pub members: Vec<String>,
-    /// What all keys begin with, before a slash.
+    /// The prefix of all keys, before a slash.
     pub prefix: String,
     /// The user of etcd to be, with its password file.
     pub user: Option<String>,

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 /// The seeds that every run of the tests goes through.
 const SEEDS: std::ops::Range<u64> = 0..200;
 
-/// What may go wrong.
+/// The possible faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Fault {
     Loss,

@@ -218,7 +218,7 @@ pub(super) struct Node {
     lies: Arc<AtomicBool>,
 }
 
-/// What runs of a node.
+/// The running parts of a node.
 pub(super) struct Process {
     pub(super) engine: Arc<Engine>,
     origin: Arc<Origin>,

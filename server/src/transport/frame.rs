@@ -104,7 +104,7 @@ pub(super) async fn read_keys(
     Ok(keys)
 }
 
-/// What precedes a grain's bytes.
+/// The head before a grain's bytes.
 pub(super) fn grain_prefix(key: &GrainKey, bytes: &Bytes) -> Bytes {
     let mut prefix = BytesMut::with_capacity(PREFIX_BYTES);
     put_key(&mut prefix, key);

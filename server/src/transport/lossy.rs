@@ -56,12 +56,12 @@ struct State {
     slow: BTreeMap<SocketAddr, Duration>,
     /// Longer ones do not fit.
     mtu: usize,
-    /// What goes nowhere, by sender and receiver.
+    /// Lost links, by sender and receiver.
     cuts: BTreeSet<(SocketAddr, SocketAddr)>,
     counts: Counts,
 }
 
-/// What became of the datagrams.
+/// The fate of the datagrams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) sent: u64,

@@ -21,7 +21,7 @@ pub(super) enum MetaRequest {
     Revoke { lease: LeaseId },
 }
 
-/// What an operation gave; values are in the body, one after the other.
+/// The result of an operation; values are in the body, one after the other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum MetaReply {

@@ -70,7 +70,7 @@ const REVOKED: quinn::VarInt = quinn::VarInt::from_u32(2);
 /// Socket buffers asked for; the system may give less.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// What this node answers to others.
+/// The services of this node to others.
 pub struct Services {
     /// Answers for grains.
     pub peers: Arc<dyn PeerService>,
@@ -214,7 +214,7 @@ impl Transport {
     }
 }
 
-/// What opens a stream.
+/// The message that opens a stream.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Request {
@@ -228,13 +228,13 @@ enum Request {
     Meta { request: MetaRequest, body: u32 },
 }
 
-/// What opens the answer.
+/// The message that opens the answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Reply {
     /// The grains that there are follow, in the order asked for, to the end of the stream.
     Grains,
-    /// What became of the grains sent.
+    /// The outcome of the grains sent.
     Ack { ack: Ack },
     /// The certificate (PEM).
     Certified { certificate: String },

@@ -42,7 +42,7 @@ pub(super) fn server_of(
         .map_err(bad)?
         .with_client_cert_verifier(verifier)
         .with_cert_resolver(identity.cert_resolver());
-    // What a handshake has verified is not believed again later: a certificate ends, and a key is revoked.
+    // A verified handshake is not trusted again later: a certificate ends, and a key is revoked.
     settings.send_tls13_tickets = 0;
     settings.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     settings.alpn_protocols = vec![protocol.to_vec()];
@@ -71,8 +71,9 @@ pub(super) fn client(
     Ok(client)
 }
 
-/// What belongs to the socket rather than to a connection. The keys stay the same over restarts: a peer that still writes
-/// to a connection of the process before learns at once that it is gone, instead of waiting for the idle timeout.
+/// The parts of the socket rather than of a connection. The keys stay the same over restarts: a peer that
+/// still writes to a connection of the process before learns at once that it is gone, instead of waiting for
+/// the idle timeout.
 pub(super) fn endpoint(identity: &Identity, largest: u16) -> quinn::EndpointConfig {
     let secret = identity.private_key();
     let reset = ResetKey(blake3::derive_key("shardd 2026 stateless reset v1", secret.secret_der()));

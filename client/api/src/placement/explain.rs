@@ -49,7 +49,7 @@ pub enum Because {
     EvenShares,
 }
 
-/// What a placement is explained by.
+/// The facts that explain a placement.
 #[derive(Debug, Clone)]
 pub struct Facts<'a> {
     hosts: &'a [Host],
@@ -142,7 +142,8 @@ impl<'a> Facts<'a> {
         (elsewhere(self.current), elsewhere(self.target))
     }
 
-    /// What moving a partition changes in how many are read elsewhere in an epoch: 1 less, 1 more, or nothing.
+    /// The effect of a move on the number of partitions read elsewhere in an epoch: 1 less, 1 more, or
+    /// nothing.
     #[must_use]
     pub fn saves(&self, partition: u32) -> i64 {
         let Some(reads_at) = &self.preferred[partition as usize] else { return 0 };

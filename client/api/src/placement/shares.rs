@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// What each is given when everybody takes what there is, one after the other.
+    /// The share of each when nodes take partitions in turn.
     fn all_given(partitions: usize, rooms: &[usize]) -> Vec<usize> {
         let mut shares = Shares::of(partitions, rooms);
         for node in 0..rooms.len() {

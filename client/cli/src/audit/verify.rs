@@ -56,7 +56,7 @@ struct Verdict {
 struct EpochVerdict {
     epoch: u32,
     exactly_once: bool,
-    /// What says so, in words.
+    /// The evidence, in words.
     said: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     root: Option<NodeHash>,
@@ -201,7 +201,7 @@ fn read_reports(path: &Path, reports: &mut Vec<ConsumedReport>) -> Result<(), Fa
     Ok(())
 }
 
-/// What speaks for or against an epoch.
+/// The evidence for or against an epoch.
 fn in_words(exactly_once: bool, ranks: &[RankFinding]) -> String {
     if ranks.is_empty() {
         return "no rank reported a sum".to_owned();

@@ -23,7 +23,7 @@ pub(crate) struct Node {
     pub(crate) url: String,
 }
 
-/// What all nodes of the demo share.
+/// The common settings of all nodes of the demo.
 pub(crate) struct Ground<'a> {
     pub(crate) shardd: &'a Path,
     pub(crate) home: &'a Path,

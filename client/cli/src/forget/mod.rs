@@ -96,7 +96,7 @@ impl Forget {
                 committed.push(self.commit_without(catalog, &held.name, &found, json)?);
             }
         }
-        // What still holds them is another thing by now.
+        // The holders have changed by now.
         let after = catalog.forget(&self.asked(&rows, !self.everywhere))?;
         self.outcome(&found, after, committed).print(json);
         Ok(())

@@ -11,7 +11,7 @@ use crate::table::Table;
 /// The most shards, and the most versions, that the report lists.
 const LISTED: usize = 20;
 
-/// What nothing here can reach.
+/// The copies that no command here can reach.
 const BEYOND_REACH: [&str; 5] = [
     "files that were exported, and copies that others made",
     "backups of the store, older versions of objects that a bucket keeps, and uploads to it that were cut off",
@@ -27,7 +27,7 @@ pub(super) struct Committed {
     pub(super) after: DatasetInfo,
 }
 
-/// What there is to say.
+/// The report.
 pub(super) struct Outcome {
     pub(super) dataset: DatasetName,
     pub(super) dry_run: bool,
@@ -90,7 +90,7 @@ impl Outcome {
         page
     }
 
-    /// What holds the rows.
+    /// The holders of the rows.
     fn tables(&self) -> String {
         let (report, mut page) = (&self.report, String::new());
         let mut shards = Table::new(&["shard", "rows"]);
@@ -118,7 +118,7 @@ impl Outcome {
         page
     }
 
-    /// What leads to the rows, one line each.
+    /// The references to the rows, one line each.
     fn holders(&self) -> Vec<String> {
         let ForgetReport { datasets, tags, plans, runs, .. } = &self.report;
         let dataset = |held: &HoldingDataset| {

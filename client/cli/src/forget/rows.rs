@@ -19,7 +19,7 @@ pub(super) struct Found {
     pub(super) rows: BTreeSet<RowDigest>,
     /// How many samples of the version that was named they are, where known.
     pub(super) matching: Option<u64>,
-    /// What meant them, in words.
+    /// The selection, in words.
     pub(super) meant: String,
 }
 

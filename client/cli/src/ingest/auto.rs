@@ -26,7 +26,7 @@ pub(crate) struct Choice {
     pub(crate) reasons: Vec<String>,
 }
 
-/// What a store was measured to do.
+/// The measured speed of a store.
 #[derive(Clone, Copy)]
 struct Store {
     latency: Duration,

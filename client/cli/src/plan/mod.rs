@@ -36,7 +36,7 @@ enum PlanCommand {
     At(lookup::At),
     /// Where a sample is in an epoch or in each of several, and when and by which rank it is read
     Where(lookup::Where),
-    /// What the plan's exchanges cost on a number of nodes, by simulation
+    /// Cost of the plan's exchanges on a number of nodes, by simulation
     Cost(cost::Cost),
     /// The share to exchange so that every partition soon has all labels, and its cost
     Advise(advise::Advise),

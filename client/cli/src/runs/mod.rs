@@ -65,7 +65,7 @@ impl Runs {
         match &self.command {
             RunsCommand::Ls { run } => list::list(&*catalog()?, run.as_ref(), json),
             RunsCommand::Show { id, steps } => list::show(&*catalog()?, place, id, *steps, json),
-            // What went wrong is no difference.
+            // An error is no difference.
             RunsCommand::Diff { a, b } => match place().and_then(|place| place.diff(a, b, json)) {
                 Ok(true) => Ok(()),
                 Ok(false) => Err(Failure::Differs),

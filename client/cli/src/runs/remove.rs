@@ -50,7 +50,7 @@ impl Remove {
     }
 }
 
-/// What goes with a run and what stays, in sentences.
+/// The objects that go with a run and those that stay, in sentences.
 pub(super) fn consequences(run: &RunInfo, how: RemoveRun) -> String {
     let details = run.details.unwrap_or_default();
     let stored = details.stored;

@@ -25,7 +25,7 @@ pub(super) struct Cluster<'p> {
     kept: Vec<u64>,
 }
 
-/// What the placement did when nodes came or went.
+/// The moves of the placement when nodes came or went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Change {
     /// Nodes that came.

@@ -33,7 +33,7 @@ enum Observed {
     Some(Vec<(GrainNo, Partition)>),
 }
 
-/// What a chunk brings to the slots it fills; nothing if grains are not followed.
+/// The grains that a chunk brings to the slots it fills; nothing if grains are not followed.
 pub(super) struct Arrivals(Vec<(u64, u32)>);
 
 impl<'p> Homes<'p> {

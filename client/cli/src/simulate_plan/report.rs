@@ -36,7 +36,7 @@ pub(crate) struct Report {
     pub global_batch_size: u64,
     /// Steps in an epoch.
     pub steps_per_epoch: u64,
-    /// What follows for the run.
+    /// The consequences for the run.
     pub summary: Summary,
     /// Epoch by epoch.
     pub epochs: Vec<EpochReport>,
@@ -96,7 +96,7 @@ pub(crate) struct EpochReport {
     pub epoch: u32,
     /// Live nodes.
     pub nodes: u32,
-    /// What happened before it.
+    /// The events before it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
     /// Whether its exchange was played; else its bytes are estimated.
@@ -244,7 +244,7 @@ impl<'p> Recorder<'p> {
         });
     }
 
-    /// What formulas and the placement say of an epoch.
+    /// The figures of an epoch by formulas and the placement.
     fn expected(&self, epoch: Epoch, cluster: &Cluster) -> EpochReport {
         let document = self.plan.document();
         let share = fraction(document.schedule.after(epoch));

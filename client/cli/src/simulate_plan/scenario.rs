@@ -29,7 +29,7 @@ pub(crate) struct Scenario {
     pub epochs: u32,
     /// Who comes and goes.
     pub events: Vec<Event>,
-    /// What a node sends, and at the same time receives, in a second.
+    /// The bandwidth of a node in a second, in each direction.
     pub link: LinkRate,
     /// How long a step takes, if that is known.
     pub step: Option<Duration>,
@@ -188,7 +188,7 @@ impl Scenario {
         Ok(most)
     }
 
-    /// What happens before an epoch, in the order given.
+    /// The events before an epoch, in the order given.
     pub(super) fn events_at(&self, epoch: u32) -> impl Iterator<Item = &Event> {
         self.events.iter().filter(move |event| event.epoch == epoch)
     }

@@ -8,7 +8,7 @@ use shardd_plan::{Epoch, Partition, Plan};
 
 use super::mixing::Homes;
 
-/// What one exchange moved. Vectors have an entry for each host of the placement.
+/// The moves of one exchange. Vectors have an entry for each host of the placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Traffic {
     /// Grains whose turn it was.

@@ -20,7 +20,7 @@ pub(super) enum Place {
     Directory(Directory),
     /// A node.
     Node(String, HttpCatalog),
-    /// What the dataset was made of.
+    /// The source of the dataset.
     Source(PathBuf),
 }
 
@@ -47,7 +47,7 @@ impl Place {
         })
     }
 
-    /// What can be read shard by shard.
+    /// A place that can be read shard by shard.
     pub(super) fn store(&self) -> Option<Box<dyn Store + '_>> {
         match self {
             Place::Directory(directory) => Some(Box::new(directory)),

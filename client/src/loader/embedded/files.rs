@@ -105,7 +105,7 @@ pub(crate) struct ShardFiles {
     horizon: u64,
     /// Of each version how many rows are read together that are asked for one by one.
     units: Vec<u32>,
-    /// What the disk was asked for, and what of it was waited for.
+    /// The reads requested from the disk, and those waited for.
     asked: Met,
     there: Met,
     /// How each shard is used.

@@ -26,14 +26,14 @@ struct Group {
     files: &'static Files,
 }
 
-/// What a version calls its files.
+/// The names of a version's files.
 #[derive(Debug, PartialEq, Eq)]
 struct Files {
     /// How much the group may have. `max` is no limit.
     limit: &'static str,
     /// How much it has.
     usage: &'static str,
-    /// What in `memory.stat` says how much of that are pages of files.
+    /// The line in `memory.stat` for pages of files.
     cached: &'static str,
 }
 

@@ -53,8 +53,8 @@ impl From<&ShardEntry> for Size {
     }
 }
 
-/// What the rows of shards have cost so far that were asked for one by one, in bytes: by shard, and nothing once it was asked for
-/// whole.
+/// The cost so far of rows of shards that were requested one by one, in bytes: by shard, and nothing once it
+/// was asked for whole.
 #[derive(Debug)]
 pub(super) struct Spent(Vec<u64>);
 
@@ -76,7 +76,7 @@ impl Spent {
     }
 }
 
-/// What knows where rows lie in shards that are not here.
+/// The sidecars that locate rows in shards that are not here.
 pub(super) struct Singles {
     /// Of each version.
     codecs: Vec<RowCodec>,

@@ -66,10 +66,11 @@ pub enum CatalogError {
     /// A dataset's commits do not lead back to its first. Restore the commit from a backup of the store.
     #[error("the history of {dataset} is broken at commit {commit}: {reason}")]
     BrokenHistory { dataset: DatasetName, commit: CommitId, reason: String },
-    /// What something reaches cannot be known, so nothing may be deleted. Restore it, or remove what points at it.
+    /// The reachable objects cannot be known, so nothing may be deleted. Restore it, or remove the names that
+    /// point at it.
     #[error("nothing is deleted: it cannot be known what {root} reaches")]
     Unreadable { root: String, source: Box<CatalogError> },
-    /// What the names here point at is in another store.
+    /// The objects of these names are in another store.
     #[error("the data sets of this cluster are not in {store}: give the store that they are in")]
     OtherStore { store: String },
     /// Others keep data in the store, and only they know their reachable objects. Collect garbage with them,
@@ -155,7 +156,7 @@ fn versions(versions: &[VersionId]) -> String {
 }
 
 impl CatalogError {
-    /// What an HTTP API says of this.
+    /// The answer of an HTTP API.
     pub fn to_problem(&self) -> Problem {
         let problem = Problem::new(self.into(), self);
         match self {

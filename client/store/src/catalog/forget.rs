@@ -389,7 +389,7 @@ impl Stored {
     }
 }
 
-/// What leads to the rows.
+/// The references to the rows.
 #[derive(Default)]
 struct Holders {
     versions: BTreeMap<VersionId, HoldingVersion>,

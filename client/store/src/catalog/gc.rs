@@ -37,7 +37,7 @@ pub(super) const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
 /// How many unknown objects and lost versions a report names.
 const NAMED: usize = 100;
 
-/// What to delete.
+/// The objects to delete.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -56,7 +56,7 @@ impl Default for GcOptions {
     }
 }
 
-/// What went, or would go.
+/// The deleted objects, or those to delete.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct GcReport {
@@ -74,14 +74,14 @@ pub struct GcReport {
     pub shards: Tally,
     /// Sidecars of shards.
     pub sidecars: Tally,
-    /// What uploads to a directory left that were killed halfway.
+    /// The remains of killed uploads to a directory.
     #[serde(default)]
     pub leftovers: Tally,
     /// The versions whose manifests these are, the first hundred.
     pub versions: Vec<LostVersion>,
     /// Reachable objects, which stay.
     pub reached: Tally,
-    /// What nothing reaches, but is too young to go.
+    /// Unreachable objects that are too young to go.
     pub young: Tally,
     /// Objects of other programs, which stay.
     pub unknown: Tally,

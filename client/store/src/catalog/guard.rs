@@ -40,7 +40,7 @@ const SWEEP_LIVES: Duration = Duration::from_secs(75);
 /// How long to wait for the end of a sweep: a gc that was killed delays others, and fails none.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// What a pointer that is about to be written will reach, with all that this leads to.
+/// The objects that a coming pointer will reach, directly and through others.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Reach {
     /// The commit that a branch or a tag will name.
@@ -108,7 +108,7 @@ impl Guard {
     }
 }
 
-/// What a store does of what a process asked for that has ended.
+/// The late effects in a store of requests of an ended process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoreOf {
     /// Nothing: the system has done it, or has not.

@@ -48,7 +48,7 @@ impl DatasetInfo {
 /// The committer's note on a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitNote {
-    /// What made the version.
+    /// The operation that made the version.
     pub operation: Operation,
     /// Why.
     pub message: Message,
@@ -133,7 +133,7 @@ pub struct PlanInfo {
     pub created: u64,
 }
 
-/// What pruning cut off.
+/// The commits that pruning cut off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Pruned {

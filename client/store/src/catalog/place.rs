@@ -20,7 +20,8 @@ pub enum StorePlace {
 }
 
 impl StorePlace {
-    /// What a person calls a store: a directory, also as `file:///DIR`, or a URL, to which alone the options apply.
+    /// The user's name for a store: a directory, also as `file:///DIR`, or a URL, to which alone the options
+    /// apply.
     pub fn named(name: impl Into<PathBuf>, options: StoreOptions) -> StorePlace {
         let name: PathBuf = name.into();
         match name.to_str().and_then(|text| text.split_once("://")) {

@@ -101,7 +101,7 @@ impl RefRecord {
     }
 }
 
-/// What a tag is on.
+/// The commit of a tag.
 #[derive(Serialize, Deserialize)]
 pub(super) struct TagRecord {
     pub(super) commit: CommitId,
@@ -136,7 +136,7 @@ pub(super) fn tag_key(dataset: &DatasetName, tag: &TagName) -> String {
     format!("{TAGS}{dataset}/{tag}")
 }
 
-/// What the key names, after its prefix.
+/// The name in the key, after its prefix.
 pub(super) fn named<K: FromStr<Err: std::fmt::Display>>(key: &str, prefix: &str) -> Result<K, MetaError> {
     key[prefix.len()..].parse().map_err(|error: K::Err| damaged(key, &error))
 }

@@ -26,7 +26,7 @@ use crate::origin::{ObjectKind, OriginError};
 
 /// How far ranks had come.
 const CURSORS: &str = "cursors/";
-/// What of a copy is brought back: what a catalog knows. Who may ask and who is a node is not.
+/// The part of a copy that is restored: that of a catalog. Who may ask and who is a node is not.
 const BROUGHT_BACK: [&str; 7] = [VERSIONS, PLANS, RUNS, AUDITS, CURSORS, TAGS, REFS];
 
 /// How to recover.
@@ -38,7 +38,7 @@ pub struct RecoverOptions {
     pub dry_run: bool,
 }
 
-/// What came back, or would.
+/// The restored entries, or those to restore.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RecoverReport {
@@ -54,7 +54,7 @@ pub struct RecoverReport {
     pub plans: u64,
     /// How many runs.
     pub runs: u64,
-    /// What could not be brought back, and why.
+    /// The entries that could not be restored, and why.
     pub lost: Vec<LostName>,
 }
 
@@ -149,7 +149,7 @@ impl CatalogBackend {
         Ok(report)
     }
 
-    /// What the newest copy holds for each key.
+    /// The entry of the newest copy for each key.
     async fn copied(&self, report: &mut RecoverReport) -> Result<BTreeMap<String, Vec<u8>>, CatalogError> {
         let mut wanted = BTreeMap::new();
         for copy in copy::all(self.origin()).await? {

@@ -91,13 +91,13 @@ pub struct RunInfo {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub seen: Option<u64>,
-    /// What else there is of it, if that was asked for.
+    /// Its other objects, on request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub details: Option<RunDetails>,
 }
 
-/// What a run has left, and what goes with it.
+/// The objects of a run, and those that go with it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct RunDetails {

@@ -17,7 +17,7 @@ use crate::record::stored::Kept;
 use crate::record::{Record, Records};
 
 const RANKS: &str = "ranks/";
-/// What else is kept of a run under a key of its own.
+/// The other entries of a run under their own keys.
 const OF_A_RUN: [&str; 5] = [RANKS, "placements/", "rendezvous/", "cursors/", "owners/"];
 /// And under several keys. Audits go last: they are what people miss.
 const MANY_OF_A_RUN: [&str; 2] = ["copied/", AUDITS];

@@ -113,7 +113,7 @@ pub trait Metastore: Send + Sync {
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError>;
 }
 
-/// What a key holds.
+/// The content of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// The bytes last put.
@@ -131,7 +131,7 @@ pub struct Listing {
     pub revision: u64,
 }
 
-/// What a change expects of its key.
+/// The state of its key that a change expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Expected {
@@ -144,7 +144,7 @@ pub enum Expected {
 }
 
 impl Expected {
-    /// What a key last read at `revision` is expected to be: that, or absent if it was not there.
+    /// The expected state of a key last read at `revision`: that, or absent if it was not there.
     pub fn unchanged(revision: Option<u64>) -> Self {
         revision.map_or(Self::Absent, Self::At)
     }
@@ -171,7 +171,8 @@ impl fmt::Display for LeaseId {
     }
 }
 
-/// What a cluster's metastore is missed for. A directory or bucket that is worked on without nodes is no service to wait for.
+/// The effects of an outage of a cluster's metastore. A directory or bucket that is worked on without nodes
+/// is no service to wait for.
 fn unavailable(store: &str, reason: &str) -> String {
     let is_place = store.starts_with('/') || (store.contains("://") && !store.starts_with("etcd://"));
     match is_place {
@@ -211,7 +212,7 @@ pub enum MetaError {
     /// Nothing can be changed there, now or later: it is only read, or cannot compare and swap.
     #[error("{store} takes no changes: {reason}")]
     Unchangeable { store: String, reason: String },
-    /// What the metastore holds for the key is damaged. Restore it from a backup or delete the key.
+    /// The value of the key is damaged. Restore it from a backup or delete the key.
     #[error("metastore {store} is damaged at {what}: {reason}")]
     Damaged { store: String, what: String, reason: String },
 }

@@ -12,7 +12,7 @@ use super::Entry;
 const LONG: usize = 16 << 10;
 /// The longest JSON that is read: some hundred bytes for each of 65,536 nodes.
 const LONGEST: u64 = 16 << 20;
-/// What compressed values begin with, and no JSON does (RFC 8878, 3.1.1).
+/// The first bytes of compressed values, and no JSON does (RFC 8878, 3.1.1).
 pub const MAGIC: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
 
 /// A record as a value.

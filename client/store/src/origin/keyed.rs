@@ -39,7 +39,7 @@ impl Origin {
         .await
     }
 
-    /// What lies in a folder, in the order of keys. One that is not there has nothing in it.
+    /// The objects of a folder, in the order of keys. One that is not there has nothing in it.
     ///
     /// # Errors
     ///

@@ -63,7 +63,7 @@ pub struct Origin {
     remote: Option<Remote>,
     data: Traffic,
     metadata: Arc<Traffic>,
-    /// What puts into a directory leave free on its disk.
+    /// The bytes that puts into a directory leave free on its disk.
     reserve: Reserve,
 }
 
@@ -289,7 +289,7 @@ impl Origin {
         self.metadata.requests.load(Ordering::Relaxed)
     }
 
-    /// What went over the wire, if the store is a service elsewhere.
+    /// The traffic, if the store is a service elsewhere.
     pub fn wire(&self) -> Option<WireCounts> {
         self.remote.as_ref().map(|remote| remote.wire.counts())
     }
@@ -664,7 +664,7 @@ impl Origin {
         Ok(bytes)
     }
 
-    /// What lies at the object's place, not counted: no one asked for the data.
+    /// The metadata of the object, not counted: no one asked for the data.
     async fn read_present(&self, object: &Object) -> Result<Option<Present>, OriginError> {
         let read = async {
             let found = self.store.get(&object.path).await?;

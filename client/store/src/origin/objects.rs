@@ -49,7 +49,7 @@ impl StoreTime {
         u64::try_from(self.seconds).unwrap_or(0)
     }
 
-    /// What time it is by the clock of this machine.
+    /// The time by the clock of this machine.
     pub fn here() -> Self {
         Self::at(SystemTime::now())
     }
@@ -69,7 +69,7 @@ impl StoreTime {
 pub struct StoredObject {
     /// Its key.
     pub key: String,
-    /// What its key says it is.
+    /// Its kind, by its key.
     pub kind: ObjectKind,
     /// Its size.
     pub bytes: u64,
@@ -77,7 +77,7 @@ pub struct StoredObject {
     pub written: StoreTime,
 }
 
-/// What the key of an object says it is.
+/// The kind of an object, by its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
     /// The file of a shard.
@@ -203,7 +203,8 @@ impl Origin {
         Object::new(CLOCK.to_owned(), "clock object")
     }
 
-    /// What time it is for the store, which may have a clock of its own: it is asked to date an object, always the same.
+    /// The time of the store, which may have a clock of its own: it is asked to date an object, always the
+    /// same.
     pub async fn now(&self) -> Result<StoreTime, OriginError> {
         let object = self.clock_object();
         self.check_writable("write", &object)?;

@@ -44,17 +44,17 @@ impl Tag {
     }
 }
 
-/// What lies at the place of a swappable object.
+/// The state of a swappable object.
 pub(crate) enum Swappable {
     /// Nothing.
     Absent,
-    /// What bears the tag that is known.
+    /// The object with the known tag.
     Unchanged,
     /// This.
     Present { bytes: Bytes, tag: Option<Tag> },
 }
 
-/// What became of a swap.
+/// The outcome of a swap.
 pub(crate) enum Swap {
     /// It was done, and the object bears this tag now, if the store says so.
     Done(Option<Tag>),
@@ -72,7 +72,7 @@ fn object(name: &str) -> Object {
 }
 
 impl Origin {
-    /// What lies there, unless it bears the tag that is known; no more than `limit` bytes are taken.
+    /// The present object, unless it bears the known tag; no more than `limit` bytes are taken.
     pub(crate) async fn read_swappable(
         &self,
         name: &str,

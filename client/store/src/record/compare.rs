@@ -18,13 +18,13 @@ pub struct SettingDifference {
     pub b: Option<String>,
 }
 
-/// What of a step differs, in the order in which it comes about: what stands first can be the cause of what follows it.
+/// The differing parts of a step, in causal order: an earlier one can be the cause of a later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Differing {
     /// Its place: the epoch, or how many samples it has.
     Place,
-    /// What virtual ranks were given.
+    /// The inputs of virtual ranks.
     Input,
     /// With equal inputs, what the model made of them.
     Forward,
@@ -68,7 +68,7 @@ pub struct StepDifference {
     pub step: u64,
     /// Its epoch in the first training.
     pub epoch: u32,
-    /// What of it.
+    /// The differing part.
     pub what: Differing,
     /// The virtual ranks of which that differs; none where the step differs as a whole.
     pub virtual_ranks: Vec<u32>,

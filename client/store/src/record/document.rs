@@ -232,7 +232,7 @@ impl Record {
         }
     }
 
-    /// What cannot be, if anything.
+    /// The impossible value, if any.
     fn flaw(&self) -> Option<String> {
         let StepsTable { first, end, of, digests_every, parts } = &self.steps;
         if first > end || end > of || end.checked_add(STEPS_PER_PART).is_none() {

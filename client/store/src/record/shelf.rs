@@ -39,7 +39,7 @@ impl Records {
         Records { origin }
     }
 
-    /// What people call the store.
+    /// The name of the store for people.
     pub fn store(&self) -> &str {
         self.origin.name()
     }

@@ -84,7 +84,7 @@ impl StepRow {
     }
 }
 
-/// What a virtual rank had to do with a step.
+/// A virtual rank's part in a step.
 #[derive(Clone, Debug)]
 pub struct ShareRow {
     /// Answers of its micro-batch.
@@ -93,7 +93,7 @@ pub struct ShareRow {
     pub loss: f64,
     /// How many were right.
     pub correct: u64,
-    /// What went into the model, and what should have come out: numbers after decoding and augmentation, and labels. In steps with
+    /// The model's inputs and targets: numbers after decoding and augmentation, and labels. In steps with
     /// digests.
     pub input: Option<Digest128>,
     /// The gradient of the sum of its losses, before it met that of any other. In steps with digests.

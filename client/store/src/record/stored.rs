@@ -9,7 +9,7 @@ use super::shelf::{Listed, Records, listed_as};
 use super::{Record, RecordError, RecordId};
 use crate::origin::{OriginError, StoredObject};
 
-/// What a run has in a store.
+/// The objects of a run in a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct StoredRun {
@@ -23,7 +23,7 @@ pub struct StoredRun {
     pub checkpoint_bytes: u64,
 }
 
-/// What a run has in a store, and where.
+/// The objects of a run in a store, and their places.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(crate) stored: StoredRun,
@@ -33,7 +33,7 @@ pub(crate) struct Kept {
 }
 
 impl Records {
-    /// What each run has here, of one run or of all.
+    /// The objects of each run here, of one run or of all.
     pub(crate) async fn kept(&self, run: Option<&RunId>) -> Result<BTreeMap<RunId, Kept>, RecordError> {
         let folder = run.map_or_else(|| "runs".to_owned(), |run| format!("runs/{run}"));
         Ok(by_run(self.objects_in(&folder).await?))

@@ -32,7 +32,7 @@ pub struct StoreArgs {
 
 #[cfg(feature = "clap")]
 impl StoreArgs {
-    /// What the flags say.
+    /// The settings of the flags.
     pub fn options(&self) -> StoreOptions {
         StoreOptions {
             endpoint: self.store_endpoint.clone(),
@@ -54,7 +54,7 @@ pub struct BadVariable {
 }
 
 impl StoreOptions {
-    /// What the environment says: `SHARDD_STORE_ENDPOINT`, `SHARDD_STORE_REGION`, `SHARDD_STORE_CA`,
+    /// The settings of the environment: `SHARDD_STORE_ENDPOINT`, `SHARDD_STORE_REGION`, `SHARDD_STORE_CA`,
     /// `SHARDD_STORE_ANONYMOUS`, `SHARDD_STORE_BANDWIDTH`.
     ///
     /// # Errors

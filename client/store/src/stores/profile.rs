@@ -24,7 +24,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-/// What expires so soon is renewed already.
+/// Credentials that expire within this time are renewed.
 const EARLY: Duration = Duration::from_secs(5 * 60);
 /// A process that prints credentials may have to ask someone.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,7 +50,7 @@ enum Until {
     Expired(Option<SystemTime>),
 }
 
-/// What a `credential_process` prints.
+/// The output of a `credential_process`.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Printed {
@@ -117,7 +117,7 @@ impl Profile {
         self.endpoint.clone()
     }
 
-    /// What both files say of it.
+    /// Its settings in both files.
     fn read(&self) -> Result<Settings, ProfileError> {
         let mut found = Vec::new();
         for (path, is_config) in self.files.iter().zip([false, true]) {

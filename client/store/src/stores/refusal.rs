@@ -82,7 +82,7 @@ pub enum Refusal {
     /// No bucket or container of that name.
     #[error("there is no such bucket; check its name, and {way_out}")]
     NoBucket {
-        /// What else may be wrong.
+        /// Other possible faults.
         way_out: &'static str,
     },
     /// Nothing of that name in there.
@@ -91,7 +91,7 @@ pub enum Refusal {
     /// Credentials that are wrong, missing, or do not suffice.
     #[error("access denied ({reason}); {way_out}")]
     Denied {
-        /// What the service says.
+        /// The message of the service.
         reason: String,
         /// Which settings decide.
         way_out: &'static str,
@@ -99,13 +99,13 @@ pub enum Refusal {
     /// The bucket is elsewhere.
     #[error("the bucket is in another region ({reason}); set AWS_REGION")]
     Region {
-        /// What the service says.
+        /// The message of the service.
         reason: String,
     },
     /// No answer, or not in time.
     #[error("cannot be reached ({reason}); {way_out}")]
     Unreachable {
-        /// What the system says.
+        /// The message of the system.
         reason: String,
         /// Which settings decide.
         way_out: &'static str,
@@ -116,13 +116,13 @@ pub enum Refusal {
     /// Something else.
     #[error("{reason}")]
     Other {
-        /// What the service says.
+        /// The message of the service.
         reason: String,
     },
 }
 
 impl Refusal {
-    /// What the error of a store means.
+    /// The meaning of a store's error.
     pub fn of(service: Service, error: &Error) -> Refusal {
         let text = error.to_string();
         let code = between(&text, "<Code>", "</Code>").unwrap_or_default();
@@ -166,16 +166,16 @@ impl Refusal {
 
     /// Whether a store that answers like this has decided, and did nothing.
     pub(crate) fn is_final(error: &Error) -> bool {
-        // What a service of its kind does not know, it says so (501) or finds malformed.
+        // A service answers an unknown request with 501 or as malformed.
         matches!(status(&error.to_string()), Some(400 | 401 | 403 | 404 | 405 | 501))
     }
 
-    /// What the settings of a store lack.
+    /// The missing settings of a store.
     pub(crate) fn unusable(service: Service, error: &Error) -> Refusal {
         Refusal::Denied { reason: last_cause(error), way_out: service.credentials() }
     }
 
-    /// What a web server's answer means that is no success.
+    /// The meaning of a web server's answer that is not a success.
     pub fn of_status(status: u16) -> Refusal {
         let reason = format!("status {status}");
         match status {
@@ -211,7 +211,7 @@ fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (
     std::iter::successors(Some(error), |error| (*error).source())
 }
 
-/// What lies behind it all: without URLs, which may hold secrets.
+/// The first cause: without URLs, which may hold secrets.
 pub(super) fn last_cause(error: &(dyn StdError + 'static)) -> String {
     causes(error).last().map(|cause| short(&cause.to_string())).unwrap_or_default()
 }

@@ -95,7 +95,7 @@ pub(super) struct Found {
     pub(super) len: u32,
 }
 
-/// What a segment file says of itself.
+/// The header of a segment file.
 pub(super) enum Contents {
     /// A class and its records up to the end of the file or to the first that was not completely written. The header and the records
     /// end at `end`.

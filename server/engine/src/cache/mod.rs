@@ -75,7 +75,7 @@ impl CacheConfig {
 /// A segment is replaced if the freed bytes are at least such a part of the bytes to write again.
 const LEAST_GAIN: u64 = 8;
 
-/// What leaves together: grains of one class share segments.
+/// The unit of eviction: grains of one class share segments.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Class {
     /// The run that wants the grains.
@@ -126,7 +126,7 @@ pub struct Location {
     pub needs_verification: bool,
 }
 
-/// What dropping or evicting did.
+/// The result of dropping or evicting.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Dropped {
     /// Segments unlinked.
@@ -139,7 +139,7 @@ pub struct Dropped {
     pub lost: u64,
 }
 
-/// What a cache holds of one class.
+/// A cache's grains of one class.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassUse {
     /// Grains to be found.

@@ -26,7 +26,7 @@ const CLEAN: &str = "clean";
 const LOCK: &str = "lock";
 const MARKER_FORMAT: u32 = 1;
 
-/// What an orderly close leaves for the next opening.
+/// The state that an orderly close leaves for the next opening.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Marker {
     format: u32,

@@ -72,7 +72,7 @@ pub(super) struct Reservation {
     pub(super) path: Arc<Path>,
     /// Where the record's header goes.
     pub(super) offset: u64,
-    /// What to write at the start of the file first, if this is its first record.
+    /// The header to write first at the start of the file, if this is its first record.
     pub(super) segment_header: Option<Vec<u8>>,
 }
 

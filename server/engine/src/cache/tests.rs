@@ -710,7 +710,7 @@ fn a_segment_that_the_disk_does_not_give_up_is_asked_for_again() {
     let cache = open(&dir);
     let place = cache.put(key(4), &class("r", 1), &bytes(4)).expect("room");
     let used = cache.used();
-    // What cannot be unlinked: a directory.
+    // A path that cannot be unlinked: a directory.
     let aside = dir.path().join("aside");
     fs::rename(&place.segment, &aside).expect("renames");
     fs::create_dir(&place.segment).expect("creates");

@@ -22,7 +22,7 @@ pub(super) const REMEMBERED: &[&str] = &["refs/", "tags/", "versions/", "plans/"
 /// How often it is looked whether the metastore is back, when there is something to tell it.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
 
-/// What waits for the metastore.
+/// The reports that wait for the metastore.
 #[derive(Default)]
 pub(super) struct Away {
     /// Where ranks meet, by run.

@@ -17,7 +17,7 @@ const SEGMENTS: u64 = 32;
 const MOST_CHUNKS: u64 = 16;
 const MOST_EPOCHS: u64 = 200;
 
-/// What the grains of a run take.
+/// The space of a run's grains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// Of one partition, the most there is at any instant: its grains, those that have arrived before their
@@ -70,7 +70,7 @@ impl Needs {
         if hosted.saturating_mul(self.partition_bytes) <= free {
             return None;
         }
-        // What moves to a partition of the same node stays where it lies.
+        // A grain that moves to a partition of the same node stays in its place.
         let others = u128::from(hosts.saturating_sub(1));
         let elsewhere = (u128::from(self.on_its_way) * others).div_ceil(u128::from(hosts.max(1)));
         // Half of what moves, or a third, moves to a partition of the same node, and leaves it epochs later.

@@ -74,7 +74,8 @@ impl Engine {
                 }
                 let next = self.queue_due(&run, due, epoch, position, &outbox);
                 tempo.note(began.elapsed(), place(&run.plan, epoch, position));
-                // What belongs to this epoch already and is not there is asked for as a miss: no pace would spare the link anything.
+                // A missing grain of the present epoch is requested as a miss: no pace would spare the link
+                // anything.
                 let is_overdue = outbox.is_overdue(epoch);
                 let is_paced =
                     settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last && !is_overdue;
@@ -239,7 +240,7 @@ impl Engine {
     /// hosts have read the epoch that they miss them in.
     fn keep_for_those_who_ask(&self, run: &RunState, due: Due, epoch: u32) {
         let Some(placement) = run.placement() else { return };
-        // What left in the epochs before the last one has long been missed, and fetched.
+        // Grains that left before the last epoch have long been misses, and fetched.
         let last = epoch - 1;
         let first = if last == due.epoch { due.chunk } else { 0 };
         for chunk in first..run.plan.document().chunks {
@@ -250,7 +251,7 @@ impl Engine {
         }
     }
 
-    /// What of a chunk leaves this node, by the node it goes to, and how many grains should come in.
+    /// The grains of a chunk that leave this node, by their next node, and how many grains should come in.
     fn chunk_of_node(
         &self,
         run: &RunState,
@@ -343,7 +344,7 @@ impl Engine {
                     Some(_) | None => ack.refused += 1,
                 }
             }
-            // What this cache is not for need not be sent again, and its sender may let it go.
+            // Grains not meant for this cache need not be sent again, and its sender may let it go.
             let (taken, passed): (Vec<_>, Vec<_>) =
                 taken.into_iter().partition(|(grain, _)| self.keeps(run, held_in, *grain));
             ack.stored += passed.len() as u64;

@@ -41,9 +41,9 @@ pub(super) const FAIR_PATIENCE: Duration = Duration::from_secs(1);
 pub(super) struct Health {
     started: Instant,
     measuring: Mutex<Measuring>,
-    /// What nodes say of each other, as of the last look.
+    /// The reports of nodes on each other, as of the last look.
     heard: Mutex<Vec<HealthIssue>>,
-    /// What this one says.
+    /// The reports of this one.
     says: Mutex<Vec<HealthIssue>>,
 }
 
@@ -125,7 +125,7 @@ impl Health {
         Measured { disk, peers: measuring.peers.iter().map(peer).collect() }
     }
 
-    /// What this node has to say.
+    /// The reports of this node.
     pub(super) fn says(&self) -> Vec<HealthIssue> {
         self.says.lock().expect("no panic while held").clone()
     }

@@ -69,8 +69,8 @@ impl Engine {
         kept.with_spare(spare.unwrap_or(u64::MAX))
     }
 
-    /// What each live node's cache has for a run, by its placement: the rest that other runs leave, and where
-    /// there is not enough for all of them, as much as the others have for their needs.
+    /// The room of each live node's cache for a run, by its placement: the rest that other runs leave, and
+    /// where there is not enough for all of them, as much as the others have for their needs.
     pub(super) fn share_for(&self, run: &RunState, placement: &Placement) -> BTreeMap<NodeId, u64> {
         let (reserved, nodes) = (self.reserved_beside(run), self.nodes());
         let share = |node: NodeRecord| {

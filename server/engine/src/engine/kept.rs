@@ -180,8 +180,8 @@ mod tests {
         Plan::new(document, &shape.shard_rows).expect("a plan")
     }
 
-    /// What each of `nodes` keeps in an epoch, which host as many partitions each, in caches for a number of
-    /// rows.
+    /// The grains that each of `nodes` keeps in an epoch, which host as many partitions each, in caches for a
+    /// number of rows.
     fn kept(plan: &Plan, epoch: u32, nodes: u32, rows: u64) -> Vec<BTreeSet<GrainNo>> {
         let table = SlotTable::at(plan, Epoch(epoch));
         let mut hosts = vec![0; plan.grain_count() as usize];

@@ -14,7 +14,7 @@ const COUNTS: usize = 4096;
 /// Grains that are kept by name.
 const LATEST: usize = 64;
 
-/// What a run has missed on this node.
+/// The misses of a run on this node.
 #[derive(Debug, Default)]
 pub(crate) struct Misses(Mutex<Kept>);
 

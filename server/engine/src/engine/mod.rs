@@ -130,7 +130,7 @@ pub struct Engine {
     said: Mutex<overrides::Said>,
     /// Held by the caller that clears the cache.
     clearing: tokio::sync::Mutex<()>,
-    /// What all runs together may send.
+    /// The rate of all runs together.
     exchange_gate: Gate,
     unsynced: Mutex<exchange::Unsynced>,
     sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
@@ -351,7 +351,7 @@ impl Engine {
         .await
     }
 
-    /// What a loader needs to know about a run. Works without the metastore once the run is known here.
+    /// The facts about a run that a loader needs. Works without the metastore once the run is known here.
     ///
     /// # Errors
     /// An unknown run.
@@ -371,7 +371,7 @@ impl Engine {
         nodes.iter().flatten().count() as u32
     }
 
-    /// What of a run was not on this node when it was wanted, and who gave it.
+    /// The misses of a run on this node, and their sources.
     ///
     /// # Errors
     /// An unknown run.
@@ -379,7 +379,7 @@ impl Engine {
         Ok(self.run(id).await?.misses.explained(self.node.clone()))
     }
 
-    /// What this node did for a run, and when: the last of it, since it started.
+    /// The work of this node for a run, with times: the last of it, since it started.
     ///
     /// # Errors
     /// An unknown run.
@@ -397,12 +397,12 @@ impl Engine {
         self.nodes.borrow().values().cloned().collect()
     }
 
-    /// What each live node's cache has left for a run beside the other runs that are being read.
+    /// The room of each live node's cache for a run beside the other runs that are being read.
     pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
         capacity::free(self.nodes.borrow().values(), &self.reserved_beside(run))
     }
 
-    /// What the other runs that are being read need of each node's cache. Those of one plan share.
+    /// The need of the other runs that are being read of each node's cache. Those of one plan share.
     fn reserved_beside(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
         let mut reserved = BTreeMap::<NodeId, u64>::new();
         let mut plans = BTreeSet::from([run.record.plan]);
@@ -507,8 +507,8 @@ impl Engine {
         readers
     }
 
-    /// What keeps this node from taking new work, if anything does: others do not see it yet, or it is bringing grains that it
-    /// hosts.
+    /// The reason against new work on this node, if there is one: others do not see it yet, or it is bringing
+    /// grains that it hosts.
     pub fn unready(&self) -> Option<String> {
         if !self.nodes.borrow().contains_key(&self.node) {
             return Some(format!("node {} is not among the nodes of its cluster yet", self.node));
@@ -645,8 +645,8 @@ impl Engine {
 }
 
 impl Engine {
-    /// What this node is just reading for the ranks of a host that was away is worth waiting for when that host asks: the
-    /// store need not be read twice. Only hosts are waited for, so that no two nodes wait for each other.
+    /// This node's present reads for the ranks of an absent host are worth waiting for when that host asks:
+    /// the store need not be read twice. Only hosts are waited for, so that no two nodes wait for each other.
     async fn await_own_reads(
         &self,
         run: &RunState,

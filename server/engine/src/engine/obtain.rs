@@ -27,7 +27,7 @@ use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIEN
 /// The node that may have a grain.
 type Candidate<'a> = Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>;
 
-/// What came of grains that were verified and offered to the cache.
+/// The outcome of verified grains that were offered to the cache.
 #[derive(Debug, Default)]
 pub(crate) struct Absorbed {
     /// Grains now in the cache.
@@ -38,12 +38,13 @@ pub(crate) struct Absorbed {
     pub(crate) corrupt: Vec<GrainNo>,
 }
 
-/// What of what other nodes give is kept here.
+/// The rule for keeping grains from other nodes here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Keep {
     /// Whatever there is room for: it will be asked for here again.
     All,
-    /// What its host in the epoch gives is not: it stays there, and was asked for here because the host was late.
+    /// Grains from their host in the epoch are not: they stay there, and was asked for here because the host
+    /// was late.
     NotOfHosts,
 }
 
@@ -440,7 +441,7 @@ impl Engine {
         let hosted = self.hosted_class(None);
         self.cache.evict(&self.active_runs(), need, &hosted);
         let runs = self.active_run_states();
-        // What the exchange has brought already, for the epoch after.
+        // The grains that the exchange has brought already, for the epoch after.
         let is_next = |key: &GrainKey| {
             runs.iter().find_map(|run| {
                 let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
@@ -556,7 +557,7 @@ impl Engine {
         let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
         let filled = stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
-                // What there is no room for is not read twice: it will be a miss when it is its turn.
+                // Grains without room are not read twice: they will be misses in their turn.
                 let has_room = || !self.is_short(run, epoch) || self.cache.free() >= resting(&grains);
                 if !is_full.load(Relaxed)
                     && (!has_room() || !self.obtain(run, epoch, grains).await?.is_empty())

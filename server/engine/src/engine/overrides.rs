@@ -16,7 +16,7 @@ pub(super) const EXCHANGE: &str = "exchange/";
 /// One document for all nodes, so that a word about all of them is one change.
 const KEY: &str = "exchange/overrides";
 
-/// What a node's exchange goes by.
+/// The settings of a node's exchange.
 #[derive(Debug, Default)]
 pub(super) struct Said {
     /// Its settings without overrides.

@@ -385,7 +385,7 @@ impl RunState {
 
     /// The same on a node that has no room for all that it hosts: grains that leave the node together share segments, down to the
     /// chunk, so that grains that have left make room for arriving ones while the epoch is still being read.
-    /// What moves from one of its partitions to another stays where it lies.
+    /// A grain that moves from one of its partitions to another stays in its place.
     pub(crate) fn class_on(&self, node: &NodeId, grain: GrainNo, epoch: u32) -> Class {
         let view = self.epochs.view(epoch);
         let Some(placement) = self.placement() else { return self.class(grain, epoch) };

@@ -106,7 +106,7 @@ struct World {
     cache_bytes: u64,
 }
 
-/// What a world is made of.
+/// The parts of a world.
 #[derive(Clone, Copy)]
 struct Making<'a> {
     nodes: usize,
@@ -325,7 +325,7 @@ impl World {
         self.network.cut.lock().expect("no panic while held").contains(id)
     }
 
-    /// What the host of a partition gives, or the first node where it is cut off.
+    /// The grains that the host of a partition gives, or the first node where it is cut off.
     async fn locate(&self, run: &RunId, partition: u32, ask: LocateRequest) -> Vec<u8> {
         let view = self.engines[0].view(run).await.expect("known");
         let host = view.placement.expect("placed").host(partition).clone();
@@ -502,7 +502,7 @@ async fn a_corrupt_byte_on_disk_is_found_and_fetched_again() {
     for (_, _, at) in
         crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").into_iter().step_by(5)
     {
-        // What leaves after epoch 0 is being dropped meanwhile.
+        // Grains that leave after epoch 0 are being dropped meanwhile.
         let Ok(file) = File::options().write(true).read(true).open(&at.segment) else { continue };
         let mut byte = [0];
         let last = at.offset + u64::from(at.len) - 1;
@@ -561,7 +561,7 @@ async fn room_is_made_of_what_others_host_and_of_nothing_else() {
     engine.ensure(&state, 1).await.expect("the other has the missing grains");
     let foreign: Vec<GrainNo> = state.hosted_grains(&node(2), 1).into_iter().take(5).collect();
     let is_here = |grain: &GrainNo| engine.is_resident(&state, *grain);
-    // What left after epoch 0 may just be being dropped, and one of these with it.
+    // Grains that left after epoch 0 may just be being dropped, and one of these with it.
     while !foreign.iter().all(is_here) {
         engine.obtain(&state, 1, foreign.iter().copied()).await.expect("the other has them");
     }

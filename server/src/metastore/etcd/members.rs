@@ -29,7 +29,7 @@ pub(super) const PAUSE: Duration = Duration::from_millis(50);
 /// every 5 s), and given up after this long without one.
 const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from_secs(2));
 
-/// What may be done when it is not known whether a call was performed.
+/// The action when the outcome of a call is not known.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
     /// Call again: it reads, or has the same effect when it happens twice.
@@ -249,7 +249,7 @@ fn was_never_connected(status: &tonic::Status) -> bool {
     false
 }
 
-/// What an error says, down to its first cause, in one line and nothing twice.
+/// The message of an error, down to its first cause, in one line and nothing twice.
 pub(super) fn reason(error: &Error) -> String {
     let (first, mut cause) = match error {
         Error::GRpcStatus(status) => (status.message().to_owned(), status.source()),

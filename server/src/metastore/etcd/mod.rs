@@ -39,7 +39,7 @@ const LONGEST_ANSWER: usize = 64 << 20;
 /// A [`Metastore`] in etcd (its v3 API), under a prefix.
 pub struct EtcdMetastore {
     members: Members,
-    /// What every key begins with.
+    /// The prefix of every key.
     root: String,
     name: String,
 }

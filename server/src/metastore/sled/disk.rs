@@ -24,7 +24,7 @@ const KEY_FORMAT: &[u8] = b"format";
 const PAGE_CACHE_BYTES: u64 = 16 << 20;
 /// How often a disk that refused is asked again.
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
-/// What the disk must have free before sled writes again: a few of its segments.
+/// The bytes the disk must have free before sled writes again: a few of its segments.
 const ROOM: u64 = 4 << 20;
 
 /// sled's files in a directory.
@@ -47,7 +47,7 @@ struct Trouble {
     asked: Instant,
 }
 
-/// What one transaction writes; `None` removes.
+/// The changes of one transaction; `None` removes.
 #[derive(Default)]
 pub(super) struct Change {
     pub(super) values: Vec<(String, Option<Vec<u8>>)>,
@@ -61,7 +61,7 @@ impl Disk {
         Ok(Disk { directory: directory.to_owned(), opened, trouble: None })
     }
 
-    /// What messages call it.
+    /// Its name in messages.
     pub(super) fn name(&self) -> String {
         self.directory.display().to_string()
     }

@@ -164,7 +164,7 @@ impl Metastore for SledMetastore {
         let key = key.to_owned();
         self.with(move |state| {
             let Some(Stored { entry, lease }) = state.stored(&key)? else { return Ok(None) };
-            // What hangs on a lease ends by time alone, without anybody who forgets it here.
+            // Keys of a lease end by time alone, without a removal here.
             if lease.is_none() {
                 state.view.keep(&key, &entry);
             }
@@ -231,7 +231,7 @@ impl Metastore for SledMetastore {
     }
 }
 
-/// What of a metastore is worth a copy, at one moment.
+/// The part of a metastore that is worth a copy, at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
     /// The epoch of who keeps it.
@@ -242,7 +242,7 @@ pub struct Snapshot {
     pub revision: u64,
     /// The last lease that was given out.
     pub last_lease: u64,
-    /// What hangs on no lease, ordered by key.
+    /// The entries without a lease, ordered by key.
     pub entries: Vec<CopiedEntry>,
 }
 

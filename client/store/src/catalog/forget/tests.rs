@@ -29,7 +29,7 @@ struct Here {
     runtime: Runtime,
 }
 
-/// What no other row has in it.
+/// Bytes that no other row has.
 fn text(row: usize) -> String {
     format!("row {row:04} of the person")
 }

@@ -113,7 +113,7 @@ impl CatalogBackend {
     }
 }
 
-/// What happens to a catalog.
+/// An event at a catalog.
 #[derive(Debug, Clone)]
 enum Event {
     Upload { mask: u8 },
@@ -145,7 +145,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What should be there.
+/// The expected objects.
 #[derive(Default)]
 struct Model {
     histories: BTreeMap<u8, Vec<(CommitId, u8)>>,

@@ -51,7 +51,7 @@ impl CatalogBackend {
         self.put_plan(&plan).await.expect("puts");
     }
 
-    /// What a node leaves in the store.
+    /// The objects that a node leaves in the store.
     async fn leave_copy(&self, taken_at: u64) {
         let listing = self.metastore().list("").await.expect("lists");
         let entry = |(key, entry): (String, crate::metastore::Entry)| CopiedEntry {

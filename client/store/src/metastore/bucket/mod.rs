@@ -133,7 +133,7 @@ impl BucketMetastore {
         }
     }
 
-    /// What there is now, lapsed leases gone.
+    /// The present entries, without lapsed leases.
     async fn view(&self) -> Result<Arc<Document>, MetaError> {
         let mut document = self.read().await?.unwrap_or_default().document;
         let now = (*self.clock)();

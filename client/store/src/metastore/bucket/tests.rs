@@ -216,7 +216,7 @@ async fn count_on(faults: Vec<Fault>) {
     assert!((done..=done + open).contains(&there), "{done} were done, {open} left open: {there} are there");
 }
 
-/// What happens to a put.
+/// The fate of a put.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     None,
@@ -230,7 +230,7 @@ enum Fault {
     Late,
 }
 
-/// What a store makes of conditions.
+/// A store's treatment of conditions.
 #[derive(Debug, Clone, Copy, Default)]
 enum Conditions {
     #[default]

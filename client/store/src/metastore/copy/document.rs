@@ -19,7 +19,7 @@ pub struct MetadataCopy {
     pub last_lease: u64,
     /// When it was taken, in seconds since 1970, by the clock of the keeper.
     pub taken_at: u64,
-    /// What hangs on no lease, ordered by key.
+    /// The entries without a lease, ordered by key.
     pub entries: Vec<CopiedEntry>,
 }
 

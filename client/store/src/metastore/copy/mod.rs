@@ -50,12 +50,12 @@ pub struct CopyShelf {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyTag(Tag);
 
-/// What lies there.
+/// The present copy.
 #[derive(Debug, Clone)]
 pub enum Found {
     /// Nothing.
     Absent,
-    /// What bears the tag that is known.
+    /// The object with the known tag.
     Unchanged,
     /// A copy.
     Copy(MetadataCopy, CopyTag),
@@ -63,7 +63,7 @@ pub enum Found {
     Damaged(String, CopyTag),
 }
 
-/// What became of a copy.
+/// The outcome of a copy.
 #[derive(Debug)]
 pub enum Replaced {
     /// It lies there, and bears this tag.

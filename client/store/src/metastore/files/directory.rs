@@ -116,7 +116,7 @@ fn may_only_read(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem)
 }
 
-/// What keeps others from changing the directory.
+/// The lock that keeps others from changing the directory.
 enum Hold {
     /// Its lock.
     Locked { _lock: File },

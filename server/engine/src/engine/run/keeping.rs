@@ -11,7 +11,7 @@ use super::super::kept::Kept;
 /// The choices of the epoch before, the present and the next one, and one more for ranks that are ahead.
 const CHOICES: usize = 4;
 
-/// What a choice was made by: the number of the node's news, and the generation of the run's placement.
+/// The basis of a choice: the number of the node's news, and the generation of the run's placement.
 pub(crate) type News = (u64, u64);
 
 /// The kept grains of a run, by epoch, and those not kept although chosen.
@@ -28,9 +28,9 @@ pub(crate) struct Keeping {
 struct State {
     /// By epoch, each with the reason of the choice.
     chosen: BTreeMap<u32, (News, Arc<Kept>)>,
-    /// What left this node with the exchange before its epoch had ended.
+    /// Grains that left this node with the exchange before its epoch had ended.
     left: BTreeMap<u32, HashSet<GrainNo>>,
-    /// What makes room before its epoch has ended, as its next host does not keep it.
+    /// Grains that make room before their epoch has ended, as their next host does not keep them.
     ends: BTreeMap<u32, HashSet<GrainNo>>,
     /// Grains that were to be kept and found no room.
     no_room: BTreeMap<u32, HashSet<GrainNo>>,

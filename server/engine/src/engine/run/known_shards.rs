@@ -10,7 +10,7 @@ use shardfmt::merkle::GrainTree;
 /// its grains.
 const ROWS_KNOWN: u64 = 16 << 20;
 
-/// What knows where the rows of a shard lie, and proves them.
+/// The sidecar that locates and proves the rows of a shard.
 #[derive(Debug)]
 pub(crate) struct Known {
     pub(crate) sidecar: Sidecar,
