@@ -26,7 +26,7 @@ pub const FORMAT: u32 = 1;
 static LEAF: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 epoch leaf v1"));
 static ROOT: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 epoch root v1"));
 
-/// What a root is about.
+/// The subject of a root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
@@ -55,7 +55,7 @@ impl Subject {
     }
 }
 
-/// What a rank read of an epoch, fed sample by sample.
+/// The reads of a rank in an epoch, fed sample by sample.
 #[derive(Debug, Clone)]
 pub struct Consumed {
     subject: Subject,
@@ -122,7 +122,7 @@ impl Consumed {
     }
 }
 
-/// What a rank says it read of an epoch: some hashes, however much that was.
+/// A rank's report on its reads in an epoch: some hashes, for any number of samples.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumedReport {

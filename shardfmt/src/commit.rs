@@ -104,7 +104,8 @@ pub enum CommitError {
     TooNew { found: u32, supported: u32 },
 }
 
-/// What made a version: a word of `a-z`, digits and `-`. Words that this release does not know are kept as they are.
+/// The operation that made a version: a word of `a-z`, digits and `-`. Words that this release does not know
+/// are kept as they are.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Operation(Cow<'static, str>);

@@ -22,7 +22,7 @@ const PARENT: u8 = 1 << 2;
 const ROOT: u8 = 1 << 3;
 const DERIVE_KEY_MATERIAL: u8 = 1 << 6;
 
-/// What a chunk or inner node passes to its parent; of the root it is the hash.
+/// The value that a chunk or inner node passes to its parent; of the root it is the hash.
 type Node = [u8; OUT_LEN];
 
 /// BLAKE3's key derivation mode with one context.
@@ -127,7 +127,7 @@ impl KeyedHash {
         self.blocks(1, &pairs, 0, PARENT, root)
     }
 
-    /// What the first `count` blocks of each input make of the key, with flags for the first and for the last block.
+    /// The key after the first `count` blocks of each input, with flags for the first and for the last block.
     fn blocks(&self, count: usize, inputs: &[&[u8]], chunk: usize, start: u8, end: u8) -> Vec<Node> {
         let of_as_many = match count {
             1 => Self::bytes::<64>,

@@ -148,10 +148,10 @@ fn shortened(text: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum RefError {
-    /// What stands before the `@`, or all of it, is no name.
+    /// The part before the `@`, or all of it, is not a name.
     #[error(transparent)]
     Name(#[from] NameError),
-    /// What stands after the `@` is no tag, and nothing else either.
+    /// The part after the `@` is neither a tag nor an id.
     #[error(transparent)]
     Tag(#[from] TagNameError),
     /// Not a number of commits.

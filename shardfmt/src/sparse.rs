@@ -13,7 +13,7 @@ use crate::grain::{GrainError, GrainKey, take_u32};
 use crate::merkle::{self, NodeHash};
 use crate::row::RowDigest;
 
-/// What an item is.
+/// The kind of an item.
 const DIGEST: u8 = 0;
 const ROW: u8 = 1;
 

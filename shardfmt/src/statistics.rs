@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Columns beyond these have no statistics, lest wide tables have more statistics than samples.
 pub const MEASURED_COLUMNS: usize = 256;
 
-/// What some samples are like.
+/// The statistics of some samples.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// The lengths of the canonical rows.
@@ -33,7 +33,7 @@ pub struct Quantiles {
     pub max: u32,
 }
 
-/// What the values of a column are like.
+/// The statistics of the values of a column.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct ColumnStatistics {
     /// How many values there are: not null and, of floats, finite.
@@ -283,7 +283,7 @@ impl Gatherer {
         }
     }
 
-    /// What all samples together are like.
+    /// The statistics of all samples together.
     pub fn finish(mut self) -> Statistics {
         Statistics { row_bytes: Quantiles::of(&mut self.lengths), columns: self.columns }
     }

@@ -91,17 +91,17 @@ macro_rules! block {
     };
 }
 
-/// What a block knows of the pass that it is part of.
+/// A block's view of the pass that it is part of.
 #[derive(Debug)]
 pub struct Pass {
     key: Option<Key>,
     draws: u64,
     total: Option<Tensor<1>>,
-    /// What earlier blocks have kept for later ones.
+    /// The values that earlier blocks have kept for later ones.
     shelf: BTreeMap<&'static str, Part>,
-    /// What this block keeps.
+    /// The values that this block keeps.
     pub(crate) kept: BTreeMap<&'static str, Part>,
-    /// What this block took from the shelf, as the beginnings of its graph.
+    /// The values that this block took from the shelf, as the beginnings of its graph.
     pub(crate) recalled: BTreeMap<&'static str, Part>,
     /// Whether there is a graph, if it trains.
     has_graph: bool,
@@ -170,7 +170,7 @@ impl Pass {
         self.kept.insert(name, part);
     }
 
-    /// What an earlier block has kept, or this one.
+    /// The value that an earlier block has kept, or this one.
     ///
     /// # Panics
     /// If none has, or it is of another shape.

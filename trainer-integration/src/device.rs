@@ -40,7 +40,7 @@ pub enum DeviceError {
         /// How many there are.
         count: usize,
     },
-    /// What compiles kernels while the program runs is not there.
+    /// The compiler of kernels at run time is missing.
     #[error(
         "CUDA's {what} not found; kernels are compiled while the program runs. Install the CUDA toolkit or pip's nvidia-cuda-nvrtc and nvidia-cuda-runtime, put the folder of libnvrtc.so into LD_LIBRARY_PATH and that of include/ into CUDA_PATH"
     )]
@@ -91,7 +91,7 @@ impl Precision {
         }
     }
 
-    /// What to ask for where a device cannot do it.
+    /// The alternatives where a device cannot do it.
     fn instead(self) -> &'static str {
         match self {
             Precision::F16 => "bf16 or f32",
@@ -180,7 +180,7 @@ fn find(index: usize) -> Result<(), DeviceError> {
 }
 
 impl DeviceName {
-    /// What ranks of one training must have in common: not which of its devices a machine uses.
+    /// The common facts that ranks of one training need: not which of its devices a machine uses.
     pub fn kind(self) -> &'static str {
         match self {
             DeviceName::Cpu => "cpu",

@@ -31,7 +31,7 @@ pub const FORMAT: u32 = 1;
 /// A longer one shows that the other side is another program.
 pub const LONGEST_LINE: u64 = 1 << 20;
 
-/// What a member says.
+/// A message of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Word {
@@ -63,7 +63,7 @@ pub enum Left {
     },
 }
 
-/// What a launcher says.
+/// A message of a launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {

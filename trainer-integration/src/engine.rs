@@ -97,7 +97,7 @@ pub struct Engine {
     shares: Vec<ShareSum>,
 }
 
-/// What came of a virtual rank's part in a step.
+/// The result of a virtual rank's part in a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ShareSum {
     /// Losses, right answers, samples.
@@ -106,7 +106,7 @@ pub(crate) struct ShareSum {
     pub(crate) gradient: Option<Digest128>,
 }
 
-/// What all ranks know of a step before it.
+/// The facts of all ranks about a step before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepPlan {
     /// How many steps of the training came before it.
@@ -128,7 +128,7 @@ pub struct StepLoss {
     pub samples: u64,
     /// Length of the gradient of the mean loss, all blocks together, before it was clipped.
     pub gradient_norm: f64,
-    /// What gradients were multiplied by on their way, and divided by at its end ([`LossScale`]).
+    /// The factor of gradients on their way, removed at its end ([`LossScale`]).
     pub scale: Option<LossScale>,
     /// That was too much for 16 bits: nothing has changed but the scale, which is lower for the next step.
     pub is_overflow: bool,
@@ -143,7 +143,7 @@ impl StepLoss {
 
 /// A micro-batch: the model's input, and the use of its output.
 pub struct MicroBatch<'a> {
-    /// What the first block is given, at least one row of it.
+    /// The input of the first block, at least one row of it.
     pub input: Vec<Part>,
     /// Measures the output for all rows of the input, or for some of them alone.
     pub measure: Measure<'a>,
@@ -364,7 +364,7 @@ impl Engine {
         Engine { scale: self.scale.map(|_| scale), ..self }
     }
 
-    /// What the gradients of the next step are multiplied by, if by anything.
+    /// The factor of the gradients of the next step, if any.
     pub fn loss_scale(&self) -> Option<LossScale> {
         self.scale
     }
@@ -413,7 +413,7 @@ impl Engine {
         self.compressors = (0..count).map(compressor).collect();
     }
 
-    /// What compression has cost and saved on this rank; `None` if nothing is compressed.
+    /// The cost and saving of compression on this rank; `None` if nothing is compressed.
     pub fn compression(&self) -> Option<CompressionReport> {
         self.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
     }
@@ -432,7 +432,7 @@ impl Engine {
         self.digests = digests;
     }
 
-    /// What came of each virtual rank of this rank in the last step.
+    /// The results of this rank's virtual ranks in the last step.
     pub(crate) fn shares(&self) -> &[ShareSum] {
         &self.shares
     }
@@ -482,7 +482,7 @@ impl Engine {
         self.zero == Zero::Parameters || self.blocks.iter().any(|block| block.computed.is_some())
     }
 
-    /// What each rank keeps slices of.
+    /// The state that each rank keeps slices of.
     pub fn zero(&self) -> Zero {
         self.zero
     }

@@ -122,7 +122,7 @@ pub(crate) fn parts_of(flow: impl Flow) -> Vec<Part> {
     parts
 }
 
-/// What these parts make up.
+/// The value of these parts.
 pub(crate) fn from_parts<F: Flow>(parts: Vec<Part>) -> F {
     let mut parts = parts.into_iter();
     let flow = F::from_parts(&mut parts);

@@ -75,7 +75,8 @@ fn master(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
 }
 
 impl LaunchEnv {
-    /// What the environment says: RANK of WORLD_SIZE, which meet at MASTER_ADDR:MASTER_PORT. Rank 0 of one, if it says nothing.
+    /// The settings of the environment: RANK of WORLD_SIZE, which meet at MASTER_ADDR:MASTER_PORT. Rank 0 of
+    /// one by default.
     ///
     /// A process that `shardtrain run` started ends with that, however that ends.
     ///

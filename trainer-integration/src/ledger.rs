@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde::Serialize;
 
-/// What bytes are for.
+/// The use of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Parameters that stay: all of them, or this rank's slices.
     Weights,
     /// Gradients, from when a bucket is begun until its sum is used.
     Gradients,
-    /// What the optimizer remembers.
+    /// The optimizer's state.
     Moments,
     /// Parameters in other numbers, or of other ranks, while they are computed with.
     Gathered,
@@ -94,7 +94,7 @@ impl Ledger {
         held.with(bytes)
     }
 
-    /// What there is now.
+    /// The present bytes.
     pub fn now(&self) -> Usage {
         self.usage(|cell| cell.now.load(Ordering::Relaxed))
     }

@@ -25,12 +25,12 @@ pub struct Measured {
     pub gradient: Vec<Option<Tensor<1>>>,
 }
 
-/// What an output is measured by.
+/// The objective of an output.
 ///
 /// The gradient is that of the *sum* over samples; the engine divides by the samples of the whole step, so that every sample weighs the same
 /// whatever micro-batch it is in.
 pub trait Objective<Output: Flow> {
-    /// What the output should have been.
+    /// The target of the output.
     type Target;
 
     /// The loss of an output, which is on a device and in no graph.

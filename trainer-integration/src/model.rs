@@ -73,7 +73,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// What keeps it from being trained on any number of ranks with the same bits, or from being saved.
+    /// The reason why it cannot be trained on any number of ranks with the same bits, or saved.
     pub(crate) fn objection(&self) -> Option<String> {
         let mut seen = std::collections::BTreeSet::new();
         let names = self.stages.iter().flat_map(|stage| {
@@ -105,7 +105,7 @@ impl Model {
         self.stages.iter().map(|stage| stage.initial(seed)).collect()
     }
 
-    /// What every block's running numbers start with.
+    /// The first values of every block's running numbers.
     pub fn initial_running(&self) -> Running {
         let initial =
             |stage: &dyn Stage| stage.buffers().iter().map(|buffer| buffer.initial.clone()).collect();

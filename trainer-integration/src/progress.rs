@@ -6,7 +6,7 @@ use shardd_client::loader::Deliveries;
 use crate::exact::Exact;
 use crate::scaling::LossScale;
 
-/// What a checkpoint keeps of a training besides its numbers.
+/// The state of a training in a checkpoint besides its numbers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ProgressSoFar {
@@ -31,10 +31,10 @@ pub struct ProgressSoFar {
     /// Steps whose gradients were too large for 16 bits; they are among those that were skipped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overflows: u64,
-    /// What the gradients of the next step are multiplied by, where they are.
+    /// The factor of the gradients of the next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
-    /// What virtual ranks were given of the epoch under way and of the one before, if that is counted.
+    /// The samples given to virtual ranks in the epoch under way and the one before, if they are counted.
     #[serde(default, skip_serializing_if = "Deliveries::is_empty")]
     pub delivered: Deliveries,
 }

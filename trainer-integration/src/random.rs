@@ -4,7 +4,7 @@
 //! A [`Key`] names a use; the numbers of a key are those of a counter, mixed with it (Salmon et al., "Parallel random numbers: as easy
 //! as 1, 2, 3", SC'11, with the mixing of Steele et al., "Fast splittable pseudorandom number generators", OOPSLA 2014).
 
-/// What random numbers are for.
+/// The use of random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key(u64);
 

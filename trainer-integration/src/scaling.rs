@@ -35,12 +35,12 @@ impl LossScale {
         LossScale { exponent: exponent.clamp(LossScale::LOWEST, LossScale::HIGHEST), good: 0 }
     }
 
-    /// What the gradient of the loss is multiplied by.
+    /// The factor of the gradient of the loss.
     pub fn factor(self) -> f32 {
         power_of_two(self.exponent)
     }
 
-    /// What gradients are multiplied by in the end.
+    /// The last factor of gradients.
     pub fn inverse(self) -> f32 {
         power_of_two(-self.exponent)
     }

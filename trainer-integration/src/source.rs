@@ -12,7 +12,7 @@ use shardd_client::loader::Delivered;
 /// Why no further step could be read; what failed is the source's own error.
 pub type SourceError = Box<dyn Error + Send + Sync>;
 
-/// What a virtual rank trains on in one step.
+/// The samples of a virtual rank in one step.
 #[derive(Clone, Debug)]
 pub struct MicroBatch {
     /// Whose it is.
@@ -38,11 +38,11 @@ pub struct Step {
     pub next: (u32, u64),
     /// One for each virtual rank of this rank, ascending.
     pub micro_batches: Vec<MicroBatch>,
-    /// What each of them was given, counted and digested; empty when the source keeps no account.
+    /// The samples given to each of them, counted and digested; empty when the source keeps no account.
     pub delivered: Vec<Delivered>,
 }
 
-/// What this rank read in an epoch.
+/// The reads of this rank in an epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Audit {
     /// From 0.

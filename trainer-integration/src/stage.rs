@@ -32,7 +32,7 @@ pub trait Stage: Send + Debug {
     /// If they have been forgotten.
     fn initial(&self, seed: u64) -> Vec<f32>;
 
-    /// What keeps it from giving the same numbers wherever it is computed.
+    /// The reason why its numbers may differ from place to place.
     fn objection(&self) -> Option<String>;
 
     /// The block with these numbers: one flat tensor for each parameter, and each buffer's values.
@@ -48,7 +48,7 @@ pub trait Stage: Send + Debug {
     fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32);
 }
 
-/// What a block is loaded for.
+/// The purpose of a loaded block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Passes that evaluate.
@@ -86,7 +86,7 @@ pub(crate) fn stage(block: impl Block, name: &str) -> Box<dyn Stage> {
     Box::new(ModuleStage::new(block, name))
 }
 
-/// What a float tensor of a module is, in the order in which burn visits them.
+/// The role of each float tensor of a module, in the order in which burn visits them.
 #[derive(Clone, Copy, Debug)]
 enum Place {
     /// Of [`Stage::parameters`].

@@ -57,7 +57,7 @@ pub use guard::{GuardConfig, OnBadStep};
 pub use persistence::{Outcome, Persistence, Start, Stopped};
 use tell::tell;
 
-/// What decides the weights, apart from the data; and how they are computed.
+/// The settings that decide the weights, apart from the data; and those of the computation.
 #[derive(Clone, Debug)]
 pub struct TrainConfig {
     /// Of the first weights. Default 0.
@@ -72,9 +72,10 @@ pub struct TrainConfig {
     pub reduction: Reduction,
     /// In what numbers. Default 32 bits.
     pub reduce_dtype: ReduceDtype,
-    /// What each rank keeps a slice of, instead of all, and with how many others. Default nothing. Exactly reduced, the weights do not depend on it.
+    /// The state that each rank keeps only a slice of, and the size of its group. Default nothing. Exactly
+    /// reduced, the weights do not depend on it.
     pub slicing: Slicing,
-    /// What to do about a step whose loss is NaN, or far too high. Default stop at NaN.
+    /// The action on a step whose loss is NaN, or far too high. Default stop at NaN.
     pub guard: GuardConfig,
     /// After every how many steps ranks compare their weights, besides the first and the last. Default 100; 0 is never.
     pub compare_every: u64,
@@ -90,7 +91,7 @@ pub struct TrainConfig {
     pub decline: LrDecay,
     /// Epochs until it is reached. Default 1.
     pub warm_up_epochs: f32,
-    /// What the schema does not say.
+    /// The facts that the schema does not have.
     pub input: InputOptions,
     /// Where tensors live. Default the CPU.
     pub device: DeviceName,
@@ -98,7 +99,7 @@ pub struct TrainConfig {
     pub precision: Precision,
     /// The first factor of gradients in [`Precision::F16`]; after a checkpoint its factor. Default 65,536.
     pub loss_scale: LossScale,
-    /// What carries gradients from rank to rank. Default the run's collective.
+    /// The transport of gradients. Default the run's collective.
     pub transport: Transport,
     /// Where rows become numbers; default: on the device, a step ahead, unless that is the CPU. The numbers do not depend on it.
     pub preparation: Option<Preparation>,
@@ -156,7 +157,7 @@ pub struct Progress {
     pub accuracy: f64,
     /// The step was bad, or its gradients too large for 16 bits, and the weights are those before it.
     pub is_skipped: bool,
-    /// What gradients were multiplied by on their way through 16 bits ([`LossScale`]); none where they are not.
+    /// The factor of gradients on their way through 16 bits ([`LossScale`]); none where they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<f32>,
     /// Length of the gradient, all blocks together, before it was clipped.
@@ -174,7 +175,7 @@ pub struct Progress {
     pub left_s: f64,
     /// Seconds that a checkpoint after the step before held this rank up; they are among those it waited for data.
     pub checkpoint_s: f64,
-    /// What this rank did meanwhile.
+    /// This rank's work meanwhile.
     #[serde(flatten)]
     pub time: StepTime,
 }
@@ -214,7 +215,7 @@ pub struct Trained {
     pub memory: Usage,
     /// Which ranks share slices with each other, if any do.
     pub mesh: Option<Mesh>,
-    /// What this rank read.
+    /// The reads of this rank.
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
     pub steps: u64,
@@ -222,7 +223,7 @@ pub struct Trained {
     pub skipped_steps: u64,
     /// Of these, how many had gradients too large for 16 bits.
     pub overflows: u64,
-    /// What the gradients of a next step would be multiplied by on their way through 16 bits.
+    /// The factor of the next step's gradients on their way through 16 bits.
     pub loss_scale: Option<LossScale>,
     /// How many were undone by going back to a checkpoint.
     pub undone_steps: u64,
@@ -234,11 +235,11 @@ pub struct Trained {
     pub train_s: f64,
     /// Of these, seconds waited for data.
     pub wait_s: f64,
-    /// What checkpoints have cost.
+    /// The cost of checkpoints.
     pub checkpoints: CheckpointCosts,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
-    /// What compression has cost and saved on this rank.
+    /// The cost and saving of compression on this rank.
     pub compression: Option<CompressionReport>,
     /// On rank 0, what all ranks did when, in the Trace Event Format; empty if it was not asked for.
     pub trace: Vec<Value>,
@@ -681,7 +682,7 @@ impl Training<'_> {
         Ok(engine)
     }
 
-    /// What adds gradients up on the device, if anything does.
+    /// The sum of gradients on the device, if there is one.
     fn device_sums(&self, device: &burn::tensor::Device) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
@@ -832,7 +833,7 @@ fn for_images(config: &TrainConfig) -> Option<&'static str> {
     }
 }
 
-/// What every checkpoint of a training has in common.
+/// The common facts of every checkpoint of a training.
 struct Draft<'a> {
     run: &'a Training<'a>,
     settings: &'a Settings,

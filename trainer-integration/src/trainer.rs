@@ -167,7 +167,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.engine.most_memory()
     }
 
-    /// What checkpoints have cost so far.
+    /// The cost of checkpoints up to now.
     pub fn checkpoint_costs(&self) -> CheckpointCosts {
         self.keeping.keeper.costs()
     }
@@ -279,7 +279,8 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
         self.comm.run(|collective| collective.barrier())
     }
 
-    /// What the model makes of an input, by its running numbers averaged over all virtual ranks; all ranks call it together.
+    /// The model's output for an input, with its running numbers averaged over all virtual ranks; all ranks
+    /// call it together.
     ///
     /// # Errors
     /// When another rank is gone or late.
@@ -373,8 +374,9 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
         TrainerBuilder { reduce_dtype, ..self }
     }
 
-    /// What each rank keeps a slice of, instead of all ([`Zero`](crate::Zero)), and with how many others ([`Slicing`]); nothing else changes. With [`Zero::Parameters`](crate::Zero::Parameters), [`Trainer::output`] and
-    /// [`Trainer::weights`] gather all parameters for a while. Default nothing.
+    /// The state that each rank keeps only a slice of ([`Zero`](crate::Zero)), and the size of its group
+    /// ([`Slicing`]); nothing else changes. With [`Zero::Parameters`](crate::Zero::Parameters),
+    /// [`Trainer::output`] and [`Trainer::weights`] gather all parameters for a while. Default nothing.
     pub fn zero(self, slicing: impl Into<Slicing>) -> Self {
         TrainerBuilder { slicing: slicing.into(), ..self }
     }

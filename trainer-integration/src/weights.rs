@@ -222,7 +222,7 @@ impl Weights {
         Ok(safetensors::serialize_to_file(views, Some(metadata), path)?)
     }
 
-    /// What a safetensors file is made of.
+    /// The parts of a safetensors file.
     fn views(&self) -> Result<(Views<'_>, HashMap<String, String>), WeightsError> {
         let mut views = Vec::with_capacity(self.0.len());
         for Named { name, shape, values } in &self.0 {

@@ -17,14 +17,14 @@ use serde::{Deserialize, Serialize};
 use crate::compress::Compression;
 use crate::reduce::Reduction;
 
-/// What each rank keeps a slice of, instead of all.
+/// The state that each rank keeps only a slice of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Zero {
     /// Nothing: every rank keeps everything (stage 0, distributed data parallel).
     #[default]
     Nothing,
-    /// What the optimizer remembers (stage 1).
+    /// The optimizer's state (stage 1).
     Moments,
     /// That and gradients, which are gone as soon as they are added up (stage 2).
     Gradients,
@@ -51,7 +51,7 @@ impl Zero {
     }
 }
 
-/// What ranks keep slices of, and with how many others.
+/// The state that ranks keep slices of, and the size of their group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slicing {
     /// The state they keep slices of.

@@ -106,7 +106,7 @@ pub(super) fn common(
     }
 }
 
-/// What the row format says about a file's columns or rows, with the file it is about.
+/// The error of the row format about a file's columns or rows, with the file it is about.
 pub(super) fn row_error(path: &Path, error: RowError) -> IngestError {
     let path = path.to_owned();
     match error {

@@ -30,7 +30,7 @@ pub enum Mix {
     Sequential,
 }
 
-/// What to do about input that cannot be read: a damaged file, a line or member that makes no row.
+/// The action on input that cannot be read: a damaged file, a line or member that makes no row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnError {
@@ -41,7 +41,7 @@ pub enum OnError {
     Skip,
 }
 
-/// What a document is in a text file.
+/// The unit of a document in a text file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Documents {
@@ -54,7 +54,7 @@ pub enum Documents {
     BlankLine,
 }
 
-/// What separates the fields of a CSV file.
+/// The separator of the fields of a CSV file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each name is its format")]
@@ -107,10 +107,10 @@ pub struct IngestConfig {
     /// `Utf8`. Default: what their values look like.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<String, String>,
-    /// What separates the fields of CSV files. Default: tabs in `.tsv`, else commas.
+    /// The separator of the fields of CSV files. Default: tabs in `.tsv`, else commas.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delimiter: Option<Delimiter>,
-    /// What to do about input that cannot be read. Default: stop.
+    /// The action on input that cannot be read. Default: stop.
     #[serde(skip_serializing_if = "is_default")]
     pub on_error: OnError,
     /// A `tokenizer.json` of Hugging Face, to make tokens of text. The record has its name; its digest is
@@ -120,7 +120,7 @@ pub struct IngestConfig {
     /// Pack text into sequences of exactly this many tokens. Default: one sample for each document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<u32>,
-    /// What a document is in text files. Default: a file.
+    /// The unit of a document in text files. Default: a file.
     #[serde(skip_serializing_if = "is_default")]
     pub documents: Documents,
     /// Decode images, to tensors of height x width x 3 bytes (RGB). Default: they stay encoded, untouched.

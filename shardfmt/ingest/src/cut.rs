@@ -51,7 +51,7 @@ impl Cut {
             .expect("as many as the manifest lists in memory")
     }
 
-    /// What tells one cut of the same rows from another.
+    /// The key that distinguishes cuts of the same rows.
     pub(super) fn rows_per_shard(&self) -> u64 {
         self.rows_per_shard
     }

@@ -27,7 +27,7 @@ impl FileChain {
         self.digest = Digest(hasher.finalize().into());
     }
 
-    /// What a version records of them: one input, named for the folder they lie in. `None` if there were none.
+    /// Their record in a version: one input, named for the folder they lie in. `None` if there were none.
     pub(super) fn finish(self, folder: &str) -> Option<InputDigest> {
         let name = format!("{folder}/ ({} files)", self.count);
         (self.count > 0).then_some(InputDigest { name, bytes: self.bytes, digest: self.digest })

@@ -64,8 +64,8 @@ impl ReadAt for Bytes {
 pub struct InputFile {
     /// Where it lies, for messages.
     pub(super) path: PathBuf,
-    /// What versions record: relative to what the user gave, with `/` between folders, so that it does not matter where
-    /// the input lay.
+    /// The name that versions record: relative to what the user gave, with `/` between folders, so that it
+    /// does not matter where the input lay.
     pub(super) name: String,
     pub(super) bytes: u64,
     /// Changes when the content does, by its metadata: the hash of that metadata, as there may
@@ -79,7 +79,7 @@ pub struct InputFile {
     pub(super) unfit: Option<Unfit>,
 }
 
-/// What lies in a folder among files and is none to read.
+/// An entry of a folder that is not a file to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unfit {
     /// It would have to be waited for, or never ends.
@@ -115,7 +115,7 @@ impl InputFile {
         InputFile { path, name, bytes, stamp: hash, content, trouble, largest_row, unfit: None }
     }
 
-    /// What can be named and not be read: neither a file nor a folder.
+    /// An entry that can be named and not be read: neither a file nor a folder.
     pub(super) fn special(path: &Path, name: String, kind: fs::FileType) -> InputFile {
         let what = if kind.is_fifo() {
             "a named pipe"
@@ -153,7 +153,7 @@ impl InputFile {
         &self.path
     }
 
-    /// What versions record.
+    /// The record for versions.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -249,7 +249,7 @@ impl InputFile {
         Ok(head)
     }
 
-    /// What the system, or the store, says about this file.
+    /// The facts of the system, or the store, about this file.
     pub(super) fn error(&self, error: io::Error) -> IngestError {
         match self.trouble.error() {
             Some(trouble) => trouble,
@@ -281,7 +281,7 @@ impl InputFile {
     }
 }
 
-/// What the system says about a file or directory of this machine.
+/// The facts of the system about a file or directory of this machine.
 pub(super) fn read_error(path: &Path, source: io::Error) -> IngestError {
     match source.kind() {
         ErrorKind::NotFound => IngestError::Missing { path: path.to_owned() },
@@ -306,7 +306,7 @@ impl Trouble {
         io::Error::new(kind, text)
     }
 
-    /// What went wrong, if anything did.
+    /// The error, if any.
     pub(super) fn error(&self) -> Option<IngestError> {
         let (file, kind, text) = self.0.get()?;
         Some(file.unread(io::Error::new(*kind, text.clone())))

@@ -57,7 +57,7 @@ pub use self::work::private_directory;
 pub use self::write::Written;
 pub use shardfmt::store::Sink;
 
-/// What an ingest may use. Nothing of it changes the version.
+/// The resources of an ingest. Nothing of it changes the version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// Threads to work with, at least one.

@@ -19,7 +19,7 @@ use super::{
     HashRange, IngestConfig, IngestError, LargestRow, Mix, Progress, Resources, Source, canonical, pipeline,
 };
 
-/// What a piece takes at most on its way: as it is read, decoded, and encoded.
+/// The largest memory of a piece on its way: as it is read, decoded, and encoded.
 const PIECE_MEMORY: u64 = 16 << 20;
 /// A column with more different values than this is no label to stratify by.
 const MOST_CLASSES: usize = 1 << 20;

@@ -95,12 +95,12 @@ impl Buckets {
     }
 }
 
-/// What rows take in memory.
+/// The memory of rows.
 fn weight(rows: usize, bytes: usize) -> u64 {
     (rows * size_of::<Row>()) as u64 + bytes as u64
 }
 
-/// What the rows of a part may take of `memory`.
+/// The share of `memory` for the rows of a part.
 fn part_bytes(memory: ByteSize) -> u64 {
     (memory.0 / 16).clamp(1 << 20, LARGEST_PART)
 }
@@ -448,7 +448,7 @@ fn header(bytes: &[u8]) -> Option<(u64, u64, usize)> {
     Some((u64::from_le_bytes(*key), u64::from_le_bytes(*number), u32::from_le_bytes(*length) as usize))
 }
 
-/// What blocks count in 32 bits: callers keep them small.
+/// Blocks count in 32 bits: callers keep them small.
 fn small(number: usize) -> u32 {
     u32::try_from(number).expect("blocks have less than 4 GiB, and there are fewer than 2^32")
 }

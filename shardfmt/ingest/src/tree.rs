@@ -106,7 +106,7 @@ impl Walk<'_> {
         }])
     }
 
-    /// What a path leads to, if that lies elsewhere and links are not followed there.
+    /// The target of a path, if that lies elsewhere and links are not followed there.
     fn leads_out(&self, path: &Path) -> Result<Option<PathBuf>, IngestError> {
         let Some(bounds) = &self.bounds else { return Ok(None) };
         let target = fs::canonicalize(path).map_err(|error| read_error(path, error))?;

@@ -83,14 +83,14 @@ pub(super) struct StoredShard {
     pub(super) entry: ShardEntry,
 }
 
-/// What an earlier attempt left.
+/// The work of an earlier attempt.
 #[derive(Debug, Default)]
 pub(super) struct Left {
     pub(super) read: Option<ReadSoFar>,
     pub(super) shards: Vec<StoredShard>,
 }
 
-/// What all checkpoints say together.
+/// The sum of all checkpoints.
 #[derive(Debug)]
 pub(super) struct ReadSoFar {
     pub(super) pieces: u64,

@@ -21,7 +21,7 @@ const SHARD_MEMORY: u64 = 3;
 /// Shards that are being stored while others are made: most of that is waiting.
 const STORED_AT_ONCE: usize = 4;
 
-/// What an ingest made: manifests, one for each version, of shards that are stored.
+/// The result of an ingest: manifests, one for each version, of shards that are stored.
 pub struct Written {
     manifests: Vec<Manifest>,
     work: Work,
@@ -107,7 +107,7 @@ struct Writing<'w> {
     /// Which of the versions of this ingest.
     number: usize,
     cut: Cut,
-    /// What earlier attempts stored of this cut, by index.
+    /// The stored shards of earlier attempts at this cut, by index.
     stored: HashMap<usize, ShardEntry>,
     /// To make a shard.
     permits: &'w Permits,

@@ -37,7 +37,7 @@ pub struct PlanDocument {
     pub version: VersionId,
     /// Chooses among all plans that are otherwise equal.
     pub seed: u64,
-    /// What part of its grains each partition exchanges after each epoch.
+    /// The part of its grains that each partition exchanges after each epoch.
     pub schedule: Schedule,
     /// How many partitions the samples are held in.
     pub partitions: u32,
@@ -92,7 +92,7 @@ pub enum Order {
     },
 }
 
-/// What a version looks like to a plan; the manifest knows it.
+/// The shape of a version for a plan; the manifest knows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Rows of each shard in manifest order.
@@ -101,7 +101,7 @@ pub struct Shape {
     pub row_bytes: u64,
 }
 
-/// What a user may choose about a plan; the rest has defaults.
+/// The user's choices about a plan; the rest has defaults.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     /// The share exchanged after each epoch; a tenth by default.

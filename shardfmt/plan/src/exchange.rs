@@ -100,7 +100,7 @@ fn epoch_phase(stratum: usize) -> u32 {
 }
 
 impl Plan {
-    /// What moves after `epoch`. Keep it while looking at several chunks or partitions of the epoch.
+    /// The moves after `epoch`. Keep it while looking at several chunks or partitions of the epoch.
     pub fn exchange(&self, epoch: Epoch) -> Exchange<'_> {
         let drawn = match self.document.selection {
             Selection::Cyclic => 0,
@@ -378,7 +378,7 @@ const ABREAST: usize = 4;
 /// One stratum's part of a chunk's exchange space.
 struct Space {
     stratum: usize,
-    /// What the numbers of its entries begin with.
+    /// The first number of its entries.
     first_entry: u64,
     part: Part,
     goes: Permutation,

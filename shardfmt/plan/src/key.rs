@@ -11,7 +11,7 @@ const CONTEXT: &str = "shardd plan 2026 v1";
 /// What `derive_key` makes of the context before the material: always the same.
 static CONTEXT_KEY: LazyLock<ContextKey> = LazyLock::new(|| hash_derive_key_context(CONTEXT));
 
-/// What a key is for. Written into the key, so no two uses share one.
+/// The use of a key. Written into the key, so no two uses share one.
 #[derive(Clone, Copy, Debug)]
 #[repr(u8)]
 pub(crate) enum Tag {

@@ -168,7 +168,7 @@ impl Plan {
         self.id
     }
 
-    /// What the plan was made from.
+    /// The document of the plan.
     pub fn document(&self) -> &PlanDocument {
         &self.document
     }

@@ -56,7 +56,7 @@ impl Permutation {
         }
     }
 
-    /// What goes to `y`.
+    /// The number that goes to `y`.
     ///
     /// # Panics
     /// If `y` is not below [`len`](Self::len).
@@ -215,7 +215,7 @@ fn forward<const N: usize, const PAIRS: usize>(
     std::array::from_fn(|n| places[n].0 * networks[n].columns + places[n].1)
 }
 
-/// What each network takes to its number.
+/// The input of each network for its number.
 #[inline]
 fn backward<const N: usize, const PAIRS: usize>(
     networks: [&Feistel<PAIRS>; N],

@@ -10,8 +10,9 @@ use super::deal::{deal, room};
 use super::{Partition, Plan, Read, SlotTable, VirtualRank};
 
 impl Plan {
-    /// What each of the virtual ranks `own`, of `virtual_ranks`, reads of the step of `positions`, by position. No two shares
-    /// of the step differ by more than one sample. Positions past the end of the epoch are not read.
+    /// The reads of each of the virtual ranks `own`, of `virtual_ranks`, in the step of `positions`, by
+    /// position. No two shares of the step differ by more than one sample. Positions past the end of the
+    /// epoch are not read.
     ///
     /// Costs the reads, and min(positions, P); where a virtual rank of `own` owns too little, also what those
     /// own that own too much.

@@ -67,7 +67,7 @@ impl Strata {
         Ok(Strata { by: by.to_owned(), names, of_sample })
     }
 
-    /// What the strata are by, such as `label`.
+    /// The property of the strata, such as `label`.
     pub fn by(&self) -> &str {
         &self.by
     }

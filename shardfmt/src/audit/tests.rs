@@ -17,7 +17,7 @@ fn planned(rows: u32, partitions: u32) -> (Plan, Vec<RowDigest>) {
     (plan, rows)
 }
 
-/// What a rank says that read these, step by step.
+/// The report of a rank that read these, step by step.
 fn consumed(plan: &Plan, epoch: Epoch, reads: &[Read], rows: &[RowDigest]) -> ConsumedReport {
     let mut consumed = Consumed::new(plan, epoch);
     for read in reads {

@@ -16,7 +16,7 @@ use super::verified::{ManifestBytes, VerifiedFile};
 use super::{InputDigest, Labels, Manifest, ManifestError, ShardEntry, SkippedList, class_names};
 use crate::digest::VersionId;
 
-/// What the columns that every manifest has take of its file for one shard.
+/// The bytes of a manifest's fixed columns for one shard.
 const LEAST_BYTES_PER_SHARD: u64 = 100;
 
 /// The manifest of a version, of which only the requested parts are read. Everything read is verified against
@@ -29,7 +29,7 @@ pub struct ManifestFile {
     footer: Footer,
     totals: Totals,
     batches: Vec<Batch>,
-    /// What follows from the shards, where the file does not say it.
+    /// The facts that follow from the shards, where the file does not say it.
     found: Option<Index>,
     /// The record batch that was read last.
     last: Mutex<Option<(usize, Arc<Vec<ShardEntry>>)>>,
@@ -87,7 +87,7 @@ impl ManifestFile {
         &self.footer.config
     }
 
-    /// What all shards are together.
+    /// The totals of all shards.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
@@ -152,7 +152,7 @@ impl ManifestFile {
         Ok(runs.iter().flat_map(|(shards, rows)| std::iter::repeat_n(*rows, *shards as usize)).collect())
     }
 
-    /// What the manifest says of shard `index`.
+    /// The manifest's entry of shard `index`.
     ///
     /// # Errors
     ///
@@ -162,7 +162,7 @@ impl ManifestFile {
         entries.pop().ok_or(ManifestError::NoSuchShard { index, shards: self.totals.shards })
     }
 
-    /// What the manifest says of some shards that follow each other.
+    /// The manifest's entries of some consecutive shards.
     ///
     /// # Errors
     ///

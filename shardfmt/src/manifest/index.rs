@@ -24,7 +24,7 @@ const RECORD_BATCH_WEIGHT: u64 = 1 << 20;
 /// More different labels than these are not added up: they are no classes.
 const MOST_LABELS: usize = 1 << 16;
 
-/// What all shards of a version are together.
+/// The totals of all shards of a version.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// How many shards there are.
@@ -41,12 +41,12 @@ pub struct Totals {
     pub inputs: u64,
     /// How much of them was skipped.
     pub skipped: u64,
-    /// What the samples are like, if that is known of every shard.
+    /// The statistics of the samples, if every shard has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
 }
 
-/// What follows from the shards, in the order in which they are listed.
+/// The facts that follow from the shards, in the order in which they are listed.
 #[derive(Debug)]
 pub(super) struct Index {
     pub(super) totals: Totals,
@@ -107,7 +107,7 @@ fn labels(shards: &[ShardEntry]) -> Option<Labels> {
     Some(all)
 }
 
-/// What all samples are like, if that is known of every shard.
+/// The statistics of all samples, if every shard has them.
 pub(super) fn statistics(shards: &[ShardEntry]) -> Option<Statistics> {
     let known = shards.iter().map(|shard| Some((u64::from(shard.rows), shard.statistics.as_ref()?)));
     known.clone().all(|known| known.is_some()).then(|| Statistics::merged(known.flatten())).flatten()

@@ -101,7 +101,7 @@ fn fixed_text(data_type: &DataType, bytes: &[u8]) -> Result<String, Reason> {
     })
 }
 
-/// What there is to know of floats of one width.
+/// The constants for floats of one width.
 struct Floats {
     digits: usize,
     exponent: u64,

@@ -21,7 +21,7 @@ use crate::row::MAX_ROW_BYTES;
 /// The member at the beginning of a tar that holds the schema of its samples.
 pub const SCHEMA_MEMBER: &str = "__shardd_schema__";
 
-/// What follows the key of a sample that has nothing but nulls.
+/// The suffix of the key of a sample with only nulls.
 pub const NOTHING: &str = "__null__";
 
 /// Writes and reads the members of samples of one schema.
@@ -34,7 +34,7 @@ pub struct Members {
 /// A part of a sample.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// What follows the key and its dot: `<column>.<type>`.
+    /// The suffix after the key and its dot: `<column>.<type>`.
     pub suffix: String,
     /// Its bytes.
     pub content: Vec<u8>,
@@ -99,7 +99,7 @@ impl Members {
         Self::new(schema)
     }
 
-    /// What a [`SCHEMA_MEMBER`] holds for these samples.
+    /// The content of a [`SCHEMA_MEMBER`] for these samples.
     pub fn schema_member(&self) -> Vec<u8> {
         schema_message(&self.schema)
     }

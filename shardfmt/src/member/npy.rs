@@ -106,7 +106,7 @@ impl Dense {
         file
     }
 
-    /// What the header says, as NumPy itself writes it.
+    /// The text of the header, as NumPy itself writes it.
     fn describe(&self, length: usize) -> String {
         let shape = match (self.fixed, self.shape.as_slice()) {
             (None, _) => format!("({length},)"),

@@ -14,7 +14,7 @@ const MAX_DEPTH: usize = 32;
 /// The widest fixed-size value.
 const MAX_FIXED_BYTES: usize = super::MAX_ROW_BYTES;
 
-/// What a column's values look like in a canonical row.
+/// The form of a column's values in a canonical row.
 #[derive(Debug, Clone)]
 pub(super) struct Shape {
     pub(super) data_type: DataType,

@@ -33,7 +33,7 @@ pub(crate) struct BlockPlace {
     pub(crate) body: Range<usize>,
 }
 
-/// What follows the footer: its length and the magic.
+/// The bytes after the footer: its length and the magic.
 pub(crate) const TRAILER_BYTES: usize = 10;
 
 impl IpcFile {

@@ -238,7 +238,7 @@ impl Shard {
         Ok(digests)
     }
 
-    /// What lies beside the shard, computed.
+    /// The sidecar of the shard, computed.
     ///
     /// # Errors
     ///

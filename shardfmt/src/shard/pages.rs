@@ -10,7 +10,7 @@ use rustix::mm::{Advice, madvise};
 ///
 /// # Errors
 ///
-/// What the disk says.
+/// Those of the disk.
 pub fn populate(bytes: &[u8]) -> io::Result<()> {
     match advise(bytes, Advice::LinuxPopulateRead) {
         // Kernels before 5.14 do not know the advice, and memory of other kinds does not take it: pages are then read as

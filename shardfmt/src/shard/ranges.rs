@@ -23,7 +23,7 @@ use super::{MAX_SHARD_BYTES, ShardError};
 /// Ranges closer than this are fetched as one. Small: a store for which requests are dear joins ranges that are further apart.
 const WORTHWHILE_GAP: u64 = 256;
 
-/// What to fetch of a shard's file for some rows, and how to make them of it.
+/// The ranges of a shard's file for some rows, and the way to make rows of them.
 #[derive(Debug)]
 pub struct RangePlan {
     shard: String,
@@ -43,7 +43,7 @@ struct BlockRead {
 }
 
 impl Sidecar {
-    /// What to fetch from the shard's file for some ranges of rows: rows of fixed size exactly, texts and bytes
+    /// The bytes of the shard's file for some ranges of rows: rows of fixed size exactly, texts and bytes
     /// exactly, columns with lists, structs or maps, and all that is compressed, as whole record batches.
     ///
     /// # Errors

@@ -57,9 +57,9 @@ pub struct FinishedShard {
     pub id: ShardId,
     /// The shard's file.
     pub bytes: Bytes,
-    /// What lies beside it.
+    /// Its sidecar.
     pub sidecar: Sidecar,
-    /// What the manifest says of it.
+    /// Its entry in the manifest.
     pub entry: ShardEntry,
 }
 

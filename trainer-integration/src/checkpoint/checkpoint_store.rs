@@ -66,7 +66,7 @@ impl CheckpointStore {
         &self.objects.run
     }
 
-    /// What people call the store.
+    /// The name of the store for people.
     pub fn store(&self) -> &str {
         self.objects.origin.name()
     }

@@ -24,7 +24,7 @@ use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, 
 use crate::reduce::VirtualRanks;
 use crate::zero::Slicing;
 
-/// What a rank says that it has.
+/// The state that a rank declares.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Has {
     manifest: Manifest,
@@ -50,7 +50,7 @@ impl Has {
     }
 }
 
-/// What one rank gives another, or itself.
+/// The transfer from one rank to another, or itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gift {
     from: u32,

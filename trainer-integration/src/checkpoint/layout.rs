@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What the numbers of a block are.
+/// The kind of a block's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
@@ -57,7 +57,7 @@ fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// What the numbers of a training are.
+/// The layout of a training's numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {

@@ -51,7 +51,7 @@ pub struct Checkpoint {
 }
 
 impl Checkpoint {
-    /// What a rank was handed; nothing if it is in a store.
+    /// The state handed to a rank; nothing if it is in a store.
     pub(crate) fn into_remains(self) -> Option<PeerCheckpoint> {
         let Checkpoint { manifest, state, is_stored, .. } = self;
         (!is_stored).then_some(PeerCheckpoint { manifest, state })
@@ -63,11 +63,11 @@ impl Checkpoint {
     }
 }
 
-/// What rank 0 says of the store, or why it cannot.
+/// Rank 0's listing of the store, or its error.
 #[derive(Debug, Serialize, Deserialize)]
 enum Said<T> {
     This(T),
-    /// What lies there is no good.
+    /// The checkpoint there is damaged.
     Damaged(String),
     /// Something else is wrong.
     Failed(String),
@@ -264,7 +264,7 @@ impl<'a> Reading<'a> {
         self.rounds[rank as usize].get(round).map_or(&[], Vec::as_slice)
     }
 
-    /// What of an object's piece a rank is given.
+    /// The part of an object's piece for a rank.
     fn runs(&self, object: usize, rank: u32) -> Vec<Range<usize>> {
         self.holding.runs(&self.manifest.layout, &self.pieces[object], rank)
     }
@@ -343,7 +343,7 @@ async fn finish(under_way: Vec<Read>) -> Result<Vec<Decoded>, CheckpointError> {
     Ok(all)
 }
 
-/// What rank 0 finds, on all ranks.
+/// Rank 0's result, on all ranks.
 pub(super) fn say<T: Serialize + for<'de> Deserialize<'de>>(
     collective: &mut dyn Collective,
     find: impl FnOnce() -> Result<T, CheckpointError>,

@@ -74,7 +74,7 @@ impl StopFlag {
     }
 }
 
-/// What a rank tells the others after a step.
+/// A rank's message to the others after a step.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Signal {
     /// It was asked to stop.
@@ -103,7 +103,7 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) manifest: Manifest,
     /// The holders of the common state: the same on all ranks, and in the whole training.
     pub(crate) holding: Holding,
-    /// What this rank has: no less than that.
+    /// This rank's part: no less than that.
     pub(crate) held: Vec<Held<'a>>,
     /// By virtual rank of this rank; empty ones if the model has none.
     pub(crate) statistics: Vec<Vec<f32>>,
@@ -192,7 +192,7 @@ impl UnderWay {
     }
 }
 
-/// What the checkpoints of a training have cost.
+/// The cost of a training's checkpoints.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CheckpointCosts {
     /// How many were published.
@@ -207,7 +207,7 @@ pub struct CheckpointCosts {
     pub copied_s: f64,
 }
 
-/// What a training does after a step.
+/// The action of a training after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     /// It continues.

@@ -21,7 +21,7 @@ pub(super) const PARTS: u32 = 1;
 /// The largest declared size of a part: an overflow of sums of them is far away.
 const MOST_BYTES: u64 = 1 << 40;
 
-/// What decides a training, by name; values as JSON text.
+/// The settings that decide a training, by name; values as JSON text.
 pub type Settings = BTreeMap<String, String>;
 
 /// The name of a checkpoint: the steps before it, and the digest of its manifest. The same training has the same one at the same
@@ -88,13 +88,13 @@ pub struct Manifest {
     pub place: Place,
     /// V.
     pub virtual_ranks: u32,
-    /// What decides the training, by name.
+    /// The settings that decide the training, by name.
     pub settings: Settings,
     /// The training's account of losses and samples, and what its guard remembers.
     pub progress: crate::progress::ProgressSoFar,
-    /// What the numbers are.
+    /// The layout of the numbers.
     pub layout: Layout,
-    /// What all ranks have in common, in the order that follows from the layout (`checkpoint/pieces.rs`).
+    /// The common state of all ranks, in the order that follows from the layout (`checkpoint/pieces.rs`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pieces: Vec<Part>,
     /// By virtual rank its running statistics; empty if the model has none.

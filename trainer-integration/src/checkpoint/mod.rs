@@ -113,7 +113,7 @@ pub enum CheckpointError {
     Collective(#[from] CollectiveError),
 }
 
-/// What two sets of settings differ in, theirs first; empty if in nothing.
+/// The differences of two sets of settings, theirs first; empty if there are none.
 pub(crate) fn differences(ours: &Settings, theirs: &Settings) -> String {
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
     let value =

@@ -51,7 +51,7 @@ pub(super) fn objects(manifest: &Manifest) -> Vec<Object> {
     common.chain(own).collect()
 }
 
-/// What lies where, if weights, first and second moments of the blocks are thought of as one row.
+/// The places of numbers, if weights, first and second moments of the blocks are thought of as one row.
 fn cut(layout: &Layout, range: Range<usize>) -> Piece {
     let mut piece = Piece::new();
     let mut start = 0;

@@ -3,7 +3,7 @@
 use super::manifest::Manifest;
 use super::state::State;
 
-/// What a rank has of a training whose group has ended.
+/// A rank's state of a training whose group has ended.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PeerCheckpoint {
     /// As that of a checkpoint of this step, without objects.

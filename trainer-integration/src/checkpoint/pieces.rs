@@ -33,13 +33,13 @@ pub struct Stretch {
 }
 
 impl Stretch {
-    /// What its tensor is called: block, kind, and where it begins.
+    /// The name of its tensor: block, kind, and where it begins.
     pub(super) fn name(&self) -> String {
         format!("{}.{}.{}", self.block, self.kind.name(), self.range.start)
     }
 }
 
-/// What lies in an object, in order.
+/// The contents of an object, in order.
 pub(super) type Piece = Vec<Stretch>;
 
 /// Numbers of a piece.

@@ -35,7 +35,8 @@ impl Holding {
         Holding { slices_weights: false, slices_moments: false, places, owners: Owners { count: 1 } }
     }
 
-    /// What ranks on these machines need to begin with. Where they do not form such groups, which is refused elsewhere, everything.
+    /// The first state of ranks on these machines. Where they do not form such groups, which is refused
+    /// elsewhere, everything.
     pub(crate) fn needed(slicing: Slicing, hosts: &[u32], rank: u32) -> Holding {
         let Slicing { zero, group } = slicing;
         match Mesh::new(hosts, group, rank) {
@@ -72,7 +73,7 @@ impl Holding {
         ranges
     }
 
-    /// What the rank has to have of a training: all that it keeps.
+    /// The rank's part of a training: all that it keeps.
     pub(super) fn all_of(&self, layout: &Layout, rank: u32) -> Vec<Stretch> {
         let mut found = Vec::new();
         for block in 0..layout.blocks.len() {

@@ -126,7 +126,7 @@ impl State {
         self.pieces_of(block, kind, range).map(<[f32]>::len).sum::<usize>() == range.len()
     }
 
-    /// What of these is there, in order.
+    /// The present ones of these, in order.
     fn pieces_of(&self, block: usize, kind: Kind, range: &Range<usize>) -> impl Iterator<Item = &[f32]> {
         let of_block = self.numbers.iter().filter(move |it| (it.block, it.kind) == (block, kind));
         let (first, last) = (range.start, range.end);

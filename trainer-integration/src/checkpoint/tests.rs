@@ -296,7 +296,7 @@ fn shelf(directory: &std::path::Path, run: &str) -> CheckpointStore {
     CheckpointStore::open(&StorePlace::Directory(directory.to_owned()), &run.parse().unwrap()).unwrap()
 }
 
-/// What any training of these tests has at a place.
+/// The number at a place in any training of these tests.
 fn number(block: usize, kind: Kind, index: usize) -> f32 {
     (block * 1_000 + index * 10 + kind as usize) as f32 * 0.5 - 3.0
 }
@@ -321,7 +321,7 @@ fn manifest(layout: &Layout, virtual_ranks: u32, step: u64) -> Manifest {
     }
 }
 
-/// What a rank has, in more stretches than it need be, as an engine has it.
+/// A rank's state, in more stretches than it need be, as an engine has it.
 fn held_by(layout: &Layout, holding: &Holding, rank: u32) -> Vec<Numbers> {
     let numbers = |Stretch { block, kind, range }: Stretch| {
         let middle = range.start + range.len() / 3;

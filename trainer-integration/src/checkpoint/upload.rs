@@ -19,7 +19,7 @@ use crate::ledger::Numbers;
 /// How many objects are encoded and put at once.
 const AT_ONCE: usize = 4;
 
-/// What a rank writes of a checkpoint.
+/// A rank's part of a checkpoint.
 pub(super) struct Upload {
     pub(super) plan: Arc<Plan>,
     pub(super) captured: Captured,
@@ -31,7 +31,7 @@ pub(super) struct Upload {
     pub(super) before: Option<oneshot::Receiver<()>>,
 }
 
-/// What a rank has put.
+/// The objects that a rank has put.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Written {
     /// Its pieces, then the statistics of its virtual ranks.
@@ -93,7 +93,7 @@ impl Upload {
     }
 }
 
-/// What need not be put.
+/// The objects that need not be put.
 struct Present {
     known: Arc<BTreeSet<Digest>>,
     there: BTreeMap<Digest, u64>,

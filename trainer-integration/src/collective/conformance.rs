@@ -160,7 +160,7 @@ fn the_sink_takes_pieces_in_rounds_whoever_is_first(members: Vec<Box<dyn Collect
     });
 }
 
-/// What the algorithms promise beyond that is tested with threads; here, that an implementation carries them.
+/// Further promises of the algorithms are tested with threads; here, that an implementation carries them.
 fn every_algorithm_sums(members: Vec<Box<dyn Collective>>) {
     each(members, |member| {
         let (rank, world) = (u64::from(member.rank()), u64::from(member.world()));

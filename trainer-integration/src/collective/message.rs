@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-/// What one rank handed to another.
+/// A message from one rank to another.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Message(Vec<u8>);
 

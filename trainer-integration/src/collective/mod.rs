@@ -47,7 +47,7 @@ pub struct Outgoing<'a> {
 pub struct Incoming<'a> {
     /// Who sends it.
     pub from: u32,
-    /// What becomes of it.
+    /// Its destination.
     pub into: Place<'a>,
 }
 
@@ -112,7 +112,7 @@ pub trait Collective: Send {
     /// The machine of every rank, in rank order: ranks with the same number share one.
     fn hosts(&self) -> &[u32];
 
-    /// What carries messages.
+    /// The link of messages.
     fn link(&self) -> Link;
 
     /// An operation begins: the transfers until the next one are its steps, and its time runs from now on.
@@ -170,7 +170,7 @@ pub trait Collective: Send {
         Ok(received.into_iter().map(Message::new).collect())
     }
 
-    /// What every rank passed as `mine`, in rank order.
+    /// The `mine` of every rank, in rank order.
     ///
     /// # Errors
     /// As [`Collective::transfer`].

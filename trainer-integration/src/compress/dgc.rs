@@ -14,7 +14,7 @@ impl Sparsity {
     }
 }
 
-/// What a rank has not sent yet, by number.
+/// The numbers that a rank has not sent yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Unsent {
     /// The momentum of the gradients.

@@ -79,10 +79,10 @@ impl fmt::Display for Compression {
     }
 }
 
-/// What compression has cost and saved on one rank.
+/// The cost and saving of compression on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct CompressionReport {
-    /// What a ring would have sent of the same gradients.
+    /// The bytes that a ring would have sent of the same gradients.
     pub plain_bytes: u64,
     /// The sent bytes.
     pub sent_bytes: u64,

@@ -13,9 +13,9 @@ use crate::collective::{Collective, CollectiveError, Message, slice_of};
 #[derive(Debug)]
 pub(crate) struct Compressor {
     compression: Compression,
-    /// What this rank has not sent of its own gradients.
+    /// The unsent part of this rank's own gradients.
     residual: Residual,
-    /// What this rank, as the owner of a slice, has not sent of its sum.
+    /// The unsent part of its sum, as the owner of a slice.
     of_sum: Vec<f32>,
     /// The same after the step that is under way, until it is taken.
     next: Option<(Residual, Vec<f32>)>,

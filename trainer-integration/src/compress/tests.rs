@@ -21,7 +21,7 @@ fn gradient(count: usize, rank: u32, step: u32) -> Vec<f32> {
     (0..count as u64).map(number).collect()
 }
 
-/// What all ranks have received after these steps, and the sum of all gradients.
+/// The gradients that all ranks have received after these steps, and the sum of all gradients.
 fn received(compression: Compression, world: u32, count: usize, steps: u32) -> (Vec<f64>, Vec<f64>) {
     let all = spawn(world, |mut collective| {
         let mut compressor = Compressor::new(compression);

@@ -27,7 +27,7 @@ impl Augmentation {
         }
     }
 
-    /// What becomes of each image; nothing if nothing becomes of any.
+    /// The change of each image; nothing without augmentation.
     pub(super) fn moves(self, shape: ImageShape, seed: u64, epoch: u32, positions: &[u64]) -> Vec<Move> {
         if self == Augmentation::None {
             return Vec::new();

@@ -12,7 +12,7 @@ use super::stored::{StoredSamples, Values};
 use super::{Samples, decode};
 use crate::models::InputShape;
 
-/// What the schema does not say.
+/// The facts that the schema does not have.
 #[derive(Clone, Debug)]
 pub struct InputOptions {
     /// The column of classes. Default `label`.
@@ -80,7 +80,7 @@ impl InputSpec {
         Ok(InputSpec { source, label, shape, classes })
     }
 
-    /// What a sample looks like.
+    /// The shape of a sample.
     pub fn shape(&self) -> InputShape {
         self.shape
     }
@@ -234,7 +234,7 @@ fn find_source(
     Ok((!names.is_empty()).then_some((Source::Columns(names), shape)))
 }
 
-/// What an `arrow.fixed_shape_tensor` says of itself, if the field is one.
+/// The metadata of an `arrow.fixed_shape_tensor`, if the field is one.
 fn tensor_metadata(field: &Field) -> Option<Value> {
     let metadata = field.metadata();
     let is_tensor = metadata.get("ARROW:extension:name")? == "arrow.fixed_shape_tensor";

@@ -28,7 +28,7 @@ pub struct StoredSamples {
     moves: Vec<Move>,
 }
 
-/// What rows hold, one after the other.
+/// The values of rows, one after the other.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Values {
     /// In the order of the shape; `max` becomes 1.
@@ -41,7 +41,7 @@ pub(super) enum Values {
     Tokens(Vec<i32>),
 }
 
-/// What a byte of a decoded image may be at most.
+/// The largest byte of a decoded image.
 const BRIGHTEST: f32 = 255.0;
 
 impl StoredSamples {

@@ -8,14 +8,14 @@ use shardd_client::loader::MicroBatch;
 use crate::data::{InputError, InputSpec, Samples};
 use crate::models::InputShape;
 
-/// What a step reads, as tensors.
+/// The samples of a step, as tensors.
 #[derive(Clone, Debug)]
 pub struct TensorBatch {
     /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers.
     pub inputs: Tensor<2>,
     /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`.
     pub targets: Tensor<1, Int>,
-    /// What the features of a sample are.
+    /// The kind of a sample's features.
     pub shape: InputShape,
 }
 

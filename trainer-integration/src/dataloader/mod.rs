@@ -81,7 +81,7 @@ pub struct BurnLoader<O> {
     device: Device,
 }
 
-/// What loaders of one order and their iterators share.
+/// The common state of loaders of one order and their iterators.
 struct Reader {
     config: LoaderConfig,
     stretch: Stretch,
@@ -202,7 +202,7 @@ impl Reader {
             if matches!(config.follow, Follow::Plan { source: LoaderSource::Nodes { .. }, .. }) {
                 return Err(BurnLoaderError::SliceOfRun);
             }
-            // What goes beyond the slice is cut off here.
+            // Items beyond the slice are cut off here.
             (config.last_batch, config.end_epoch) = (LastBatch::Short, from.0.saturating_add(1));
         }
         Ok(Loader::open(config)?)

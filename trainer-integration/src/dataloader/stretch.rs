@@ -24,7 +24,7 @@ impl Stretch {
     /// Items `start` to `end` of it, those that it has.
     pub(super) fn slice(&self, start: u64, end: u64) -> Stretch {
         let end = end.min(self.items());
-        // What the whole leaves out is not among its items; a slice leaves nothing out.
+        // Samples that the whole leaves out are not among its items; a slice leaves nothing out.
         let last_batch = LastBatch::Short;
         let steps = Steps { sample_count: self.first + end, last_batch, ..self.spans.steps };
         let spans = Spans { steps, ..self.spans };

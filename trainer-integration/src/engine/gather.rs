@@ -181,8 +181,8 @@ impl Engine {
         Ok(digests)
     }
 
-    /// What the model makes of an input, by these running numbers. Where weights are [gathered](Engine::gathers), all ranks call it together,
-    /// those without an input as well.
+    /// The model's output for an input, with these running numbers. Where weights are
+    /// [gathered](Engine::gathers), all ranks call it together, those without an input as well.
     ///
     /// # Errors
     /// When another rank is gone or late.

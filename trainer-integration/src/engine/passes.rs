@@ -30,7 +30,7 @@ use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;
 
-/// What becomes of a call's gradients.
+/// The use of a call's gradients.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Closing {
     /// The step is complete with them.
@@ -90,7 +90,7 @@ impl Engine {
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
-            // What stays on a device is not looked at.
+            // Values that stay on a device are not checked.
             hashers: vec![Hasher::new(); if self.digests && self.device_sums.is_none() { hosted } else { 0 }],
             samples: None,
             there: vec![None; buckets],

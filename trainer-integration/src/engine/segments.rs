@@ -78,7 +78,7 @@ pub(super) struct Ownership {
 }
 
 impl Ownership {
-    /// What the owner of a place has of the trained numbers.
+    /// The trained numbers of the owner of a place.
     pub(super) fn trained_of(&self, place: u32) -> Range<usize> {
         self.owners.slice(self.block, self.trained, place)
     }

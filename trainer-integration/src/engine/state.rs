@@ -50,7 +50,7 @@ impl Engine {
         Ok(())
     }
 
-    /// What a checkpoint of a training with these settings is to hold, which has come so far.
+    /// The content of a checkpoint of a training with these settings at this point.
     ///
     /// # Errors
     /// When another rank is gone or late, of which weights are still to come.
@@ -90,8 +90,9 @@ impl Engine {
         Ok(Snapshot { manifest, holding, held, statistics: running.collect(), ledger, before: None })
     }
 
-    /// What this rank has of a training, whether or not the others are still there: of weights that were on their way when they went, its own.
-    /// Running numbers are those of before a step that has failed. Moments are moved, and nothing is there twice but a block's weights.
+    /// This rank's state of a training, whether or not the others are still there: of weights that were on
+    /// their way when they went, its own. Running numbers are those of before a step that has failed. Moments
+    /// are moved, and nothing is there twice but a block's weights.
     pub(crate) fn remains(mut self) -> (Layout, State) {
         let are_there: Vec<bool> = (0..self.buckets.count())
             .map(|bucket| self.arrive(bucket).is_ok() && !self.lacks.contains(&bucket))
@@ -174,7 +175,7 @@ impl Engine {
     /// numbers are those of this rank's virtual ranks, in order.
     ///
     /// # Errors
-    /// What of the model differs from the layout; then nothing has changed.
+    /// The differences of the model from the layout; then nothing has changed.
     pub(crate) fn restore(&mut self, layout: &Layout, mut state: State) -> Result<(), String> {
         let mut copies = self.ledger.hold(ledger::Kind::Copies, state.bytes());
         let ours = self.layout();

@@ -58,7 +58,7 @@ impl Engine {
         let mut end = 0;
         let slice = |(block, place): (usize, Range<usize>)| {
             let slice = &self.blocks[block].slice;
-            // What outlives the sum is the whole bucket.
+            // The whole bucket outlives the sum.
             let start = if self.zero <= Zero::Moments { place.start + slice.start } else { end };
             end = start + slice.len();
             (block, &sum[start..end])

@@ -41,7 +41,7 @@ pub(super) enum Gradient {
 }
 
 impl Gradient {
-    /// What there is so far; nothing is left.
+    /// The values so far; nothing is left.
     pub(super) fn take(&mut self) -> Gradient {
         match self {
             Gradient::Host(numbers) => Gradient::Host(std::mem::take(numbers)),
@@ -50,7 +50,7 @@ impl Gradient {
     }
 }
 
-/// What a block's graph is made of again.
+/// The inputs for a second graph of a block.
 #[derive(Debug)]
 struct Passed {
     input: Vec<Part>,
@@ -96,7 +96,7 @@ impl Walk {
         }
     }
 
-    /// What the next block sums over all virtual ranks.
+    /// The values that the next block sums over all virtual ranks.
     pub(super) fn summary(&self, next: &dyn Loaded) -> Tensor<1> {
         let input = self.activation.iter().map(|part| part.clone().leaf(false)).collect();
         next.summarise(input).inner().cast(FloatDType::F32)

@@ -17,7 +17,7 @@ use crate::nn::norm::group_norm;
 use crate::nn::{BatchNorm, Dropout, SyncBatchNorm};
 use crate::weights::Init;
 
-/// What normalises between layers.
+/// The normalisation between layers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Norm {

@@ -23,7 +23,7 @@ use crate::model::Model;
 /// Channels, height and width of an image.
 pub type ImageShape = [usize; 3];
 
-/// What a sample looks like to a model.
+/// The shape of a sample for a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputShape {
     /// Channels, height, width.
@@ -97,7 +97,7 @@ pub enum ModelError {
         model: &'static str,
         /// Its input.
         takes: &'static str,
-        /// What there is.
+        /// The present samples.
         given: InputShape,
     },
     /// Something is asked for that only images have.
@@ -105,7 +105,7 @@ pub enum ModelError {
     NotOfImages {
         /// What.
         what: &'static str,
-        /// What there is.
+        /// The present samples.
         given: InputShape,
     },
     /// It cannot be made.
@@ -118,7 +118,8 @@ pub enum ModelError {
 pub struct ModelOptions {
     /// Which. Default the small one for the kind of input.
     pub kind: ModelKind,
-    /// What normalises between the layers of a model for images. Default batch normalisation by virtual rank.
+    /// The normalisation between the layers of a model for images. Default batch normalisation by virtual
+    /// rank.
     pub norm: Norm,
     /// Which share of what enters the last layer, or what a transformer's layers add, is left out while training. Default 0.
     pub dropout: f32,

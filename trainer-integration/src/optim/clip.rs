@@ -42,7 +42,7 @@ impl Norm {
         self.squares.sqrt()
     }
 
-    /// What every number is multiplied by for the length to be at most `limit`: 1 if it is. Of a length that
+    /// The factor of every number that makes the length at most `limit`: 1 if it is. Of a length that
     /// is infinite or NaN, 1 too: nothing would make a gradient of that.
     pub fn factor(self, limit: f32) -> f32 {
         let (length, limit) = (self.value(), f64::from(limit));

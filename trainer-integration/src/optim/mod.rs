@@ -100,7 +100,7 @@ impl From<Optimizer> for Rule {
     }
 }
 
-/// What an optimizer remembers of one block.
+/// An optimizer's state of one block.
 #[derive(Clone, Debug, Default)]
 pub struct Moments {
     /// By parameter; empty before the first update.

@@ -17,7 +17,7 @@ pub enum LrDecay {
     Step {
         /// How many.
         epochs: u32,
-        /// What the rate is multiplied by.
+        /// The factor of the rate.
         factor: f32,
     },
 }
@@ -59,7 +59,7 @@ impl Schedule {
     }
 }
 
-/// What a learning rate that was found for one number of samples in a step becomes for another.
+/// The scaling of a learning rate from one number of samples in a step to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scaling {
     /// It stays.

@@ -33,7 +33,7 @@ pub struct Recording {
     pub purpose: Purpose,
 }
 
-/// What steps are noted for.
+/// The purpose of the notes on steps.
 #[derive(Clone, Debug)]
 pub enum Purpose {
     /// A record of this training.
@@ -43,7 +43,7 @@ pub enum Purpose {
     Compare(RecordId, Box<Record>),
 }
 
-/// What a record says that the training itself does not know.
+/// The facts of a record that the training itself does not know.
 #[derive(Clone, Debug)]
 pub struct About {
     /// The data of the training.

@@ -193,7 +193,7 @@ impl Recorder {
 
     /// The training cannot continue.
     pub(crate) fn fail(&mut self, reason: String) {
-        // What others had to say of the last step may be lost with them.
+        // The reports of others on the last step may be lost with them.
         let row = self.heard().ok().flatten();
         if let Sink::Writer(writer) = &mut self.sink {
             row.into_iter().for_each(|row| writer.take(row));
@@ -254,7 +254,7 @@ fn share(bytes: &[u8]) -> ShareRow {
     }
 }
 
-/// What every rank passed, on rank 0; nothing elsewhere.
+/// The messages of all ranks, on rank 0; nothing elsewhere.
 fn gather(collective: &mut dyn Collective, mine: &[u8]) -> Result<Vec<Message>, CollectiveError> {
     collective.begin(Among::All);
     if collective.rank() > 0 {

@@ -31,7 +31,7 @@ struct Lab {
     every: u64,
 }
 
-/// What happens to a training.
+/// The fate of a training.
 #[derive(Clone, Copy, Default)]
 struct Fate {
     /// It is asked to stop after a number of its own steps.

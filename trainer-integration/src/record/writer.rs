@@ -46,14 +46,14 @@ pub(super) struct Writer {
     open: Vec<StepRow>,
     /// Whole parts that are perhaps not in the store.
     unsent: Vec<Bytes>,
-    /// What goes away when the next one is there: it tells less.
+    /// The record to remove when the next one is there: it has fewer steps.
     superseded: Vec<(RecordId, Record)>,
     under_way: Option<UnderWay>,
     /// Everything is in a record that was finished before.
     is_told: bool,
 }
 
-/// What a store has of a training already.
+/// The earlier records of a training in a store.
 struct SoFar {
     /// Records that tell less than this one will: one run has one training at a time.
     unfinished: Vec<(RecordId, Record)>,
@@ -140,7 +140,7 @@ impl Writer {
         writer
     }
 
-    /// What there is of this training.
+    /// The present records of this training.
     async fn so_far(&self, may_change: &[&str]) -> Result<SoFar, RecordError> {
         let (ours, step) = (&self.record, self.record.steps.first);
         let firm = |settings: &Settings| -> Settings {

@@ -80,7 +80,7 @@ pub(crate) fn reduce_scatter_by_groups<T: Pod + Add<Output = T>>(
     Ok(whole)
 }
 
-/// What the rank of a group adds up of these ranges.
+/// The part of these ranges that the rank of a group adds up.
 fn parts(ranges: &[Range<usize>], group: u32, groups: u32) -> Vec<Range<usize>> {
     let part = |range: &Range<usize>| {
         let part = slice_of(range.len(), group, groups);

@@ -12,7 +12,8 @@ const FIRST_NODE: u64 = 1 << 20;
 /// Rows of a kind; further simultaneous events share the last.
 const MOST_ROWS: usize = 64;
 
-/// What nodes have done since a time, in millionths of a second since 1970 by their clocks, in the Trace Event Format.
+/// The work of nodes since a time, in millionths of a second since 1970 by their clocks, in the Trace Event
+/// Format.
 pub fn node_events(timelines: &[Timeline], since_micros: u64) -> Vec<Value> {
     let of = |(timeline, pid): (&Timeline, u64)| {
         let mut stretches: Vec<&Stretch> = timeline.stretches.iter().collect();

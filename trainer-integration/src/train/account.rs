@@ -45,7 +45,7 @@ impl Account {
         *answers += loss.samples;
     }
 
-    /// What all virtual ranks were given of a step, whatever is learnt from it; `None` if a rank does not count it.
+    /// The samples given to all virtual ranks in a step, used or not; `None` if a rank does not count it.
     pub(super) fn deliver(&mut self, step: &Step, given: Option<&[Delivered]>) {
         self.delivered.add(step.start.0, step.start.1, given);
     }

@@ -29,7 +29,7 @@ impl Legacy {
     }
 }
 
-/// What a training is after a step.
+/// The state of a training after a step.
 pub(super) struct Course {
     pub(super) engine: Engine,
     pub(super) account: Account,
@@ -41,7 +41,7 @@ pub(super) struct Course {
 }
 
 impl Course {
-    /// What of it this rank has, whether or not the others are there.
+    /// This rank's part of it, with or without the others.
     pub(super) fn remains(self, run: String, settings: &Settings) -> Option<PeerCheckpoint> {
         if !self.is_whole {
             return None;

@@ -225,7 +225,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         }
     }
 
-    /// What the engine is given of a step, and the digests of that, if they are wanted.
+    /// The engine's inputs of a step, and their digests, if they are wanted.
     pub(super) fn shares(
         &self,
         step: &Step,

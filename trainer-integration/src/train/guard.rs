@@ -20,7 +20,7 @@ const IN_A_ROW: u32 = 10;
 /// After going back so often to one checkpoint neither.
 const TO_ONE_CHECKPOINT: u32 = 3;
 
-/// What to do about a bad step.
+/// The action on a bad step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnBadStep {
@@ -38,7 +38,7 @@ pub enum OnBadStep {
 /// Which steps are bad, besides those that are no numbers, and what to do about them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuardConfig {
-    /// What to do.
+    /// The action.
     pub on_bad_step: OnBadStep,
     /// A loss is bad that is this many times the mean of the last 100 (once there were 20). `None`: however
     /// high it is.
@@ -54,7 +54,7 @@ impl BadStep {
     }
 }
 
-/// What becomes of a step.
+/// The verdict on a step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     Take,

@@ -98,7 +98,7 @@ pub struct Setting {
     is_kept: bool,
 }
 
-/// What a rank sends in a step, on average over all ranks.
+/// The bytes a rank sends in a step, on average over all ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Wire {
     /// Bytes of gradients.

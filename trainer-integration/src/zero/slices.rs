@@ -16,7 +16,7 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// What the owner of this place keeps of `length` numbers of a block; perhaps nothing.
+    /// The part that the owner of this place keeps of `length` numbers of a block; perhaps nothing.
     ///
     /// # Panics
     /// If there are fewer owners.

@@ -67,7 +67,7 @@ pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<Box<dyn Form
     Ok(Box::new(ArchiveSource { about, tars, labels, pictures }))
 }
 
-/// What the first walk learns, of each of the two things that archives can be.
+/// The result of the first walk, for each of the two kinds of archives.
 struct Look<'c> {
     config: &'c IngestConfig,
     layout: Layout,

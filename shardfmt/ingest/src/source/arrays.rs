@@ -33,7 +33,7 @@ impl Head {
     }
 }
 
-/// What kind of arrays a column has.
+/// The kind of arrays in a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Arrays {
     /// All have one type and shape.
@@ -153,7 +153,7 @@ pub(super) fn pixels(pictures: Pictures) -> Arrays {
     Arrays::Alike(Head { item: DataType::UInt8, shape })
 }
 
-/// What a NumPy file says of its array, if that is plain, and where the values begin.
+/// The type of a NumPy file's array, if that is plain, and where the values begin.
 pub(super) fn npy(mut file: &[u8]) -> Result<(Option<Head>, usize), String> {
     let header = npy::header(&mut file).map_err(|reason| format!("is no NumPy array ({reason})"));
     let (header, start) = header?;

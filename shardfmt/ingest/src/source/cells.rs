@@ -15,7 +15,7 @@ use super::picture::{Pictures, Unfit};
 use crate::IngestError;
 use crate::error::one_line;
 
-/// What the values of a column are, and become.
+/// The type of a column's values, before and after.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Values {
     /// Bytes, as they are.

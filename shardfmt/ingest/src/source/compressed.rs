@@ -16,7 +16,7 @@ pub(super) enum Compression {
 }
 
 impl Compression {
-    /// What the first bytes of a file (four are enough) say.
+    /// The compression by the first bytes of a file (four are enough).
     pub(super) fn of(head: &[u8]) -> Option<Compression> {
         match head {
             [0x1f, 0x8b, ..] => Some(Compression::Gzip),

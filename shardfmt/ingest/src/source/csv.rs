@@ -156,8 +156,8 @@ impl Header {
         self.line.as_slice().chain(records.text())
     }
 
-    /// What the values of a block are, and its number of rows. Records that are none are passed over, if they will be
-    /// skipped.
+    /// The types of a block's values, and its number of rows. Records that are none are passed over, if they
+    /// will be skipped.
     fn look(&self, path: &Path, on_error: OnError, block: &Block) -> Result<(Vec<Seen>, u64), IngestError> {
         let (mut known, mut rows) = (vec![Seen::default(); self.names.fields().len()], 0);
         lines::by_halves(
@@ -181,7 +181,7 @@ impl Header {
         check_rows(records, rows)?;
         let types = schema.fields().iter().map(|field| field.data_type().clone());
         let mut seen: Vec<Seen> = types.map(Seen::of).collect();
-        // What only looks like a moment is known when it is read.
+        // A text that only looks like a time is known when it is read.
         let moments: Vec<usize> = (0..seen.len()).filter(|&column| seen[column].is_moment()).collect();
         if !moments.is_empty() {
             let texts =
@@ -260,7 +260,7 @@ impl Header {
     }
 }
 
-/// What some values of a column are.
+/// The type of some values of a column.
 #[derive(Clone, Debug)]
 struct Seen {
     inferred: DataType,
@@ -356,7 +356,7 @@ fn record<const DELIMITER: u8>(text: &[u8]) -> Option<usize> {
     None
 }
 
-/// What the next byte of a record means.
+/// The meaning of the next byte of a record.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     /// It begins a value.
@@ -380,7 +380,7 @@ impl State {
     }
 }
 
-/// What a reader says, without the line as it counts.
+/// The error of a reader, without its own line number.
 fn words(error: ArrowError) -> String {
     let words = match error {
         ArrowError::CsvError(words) | ArrowError::ParseError(words) => words,

@@ -51,7 +51,7 @@ impl Kind {
         }
     }
 
-    /// What a single file is.
+    /// The kind of a single file.
     fn of_file(file: &InputFile) -> Result<Kind, IngestError> {
         let head = file.head(512)?;
         let magic: [(&[u8], Kind); 4] = [
@@ -87,7 +87,7 @@ impl Kind {
         Err(IngestError::Unknown { path: file.path.clone(), found })
     }
 
-    /// What the files of a directory are; files of no kind are passed over.
+    /// The kind of a directory's files; files of no kind are passed over.
     fn of_directory(inputs: &Inputs, files: &[InputFile]) -> Result<Kind, IngestError> {
         let first_of = |kind: Kind| Some((kind, files.iter().find(|file| kind.names(&file.name))?));
         // Notes lie beside any data: they are the data only where there is no other.

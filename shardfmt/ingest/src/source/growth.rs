@@ -51,7 +51,7 @@ pub(super) fn grows(data_type: &DataType) -> bool {
     }
 }
 
-/// What the values of an array take as plain values, or more.
+/// The size of an array's values as plain values, or more.
 fn plain_bytes(array: &dyn Array) -> u64 {
     let each = |values: &dyn Array| (array.len() as u64).saturating_mul(widest(values));
     match array.data_type() {
@@ -95,7 +95,7 @@ fn plain_bytes(array: &dyn Array) -> u64 {
     }
 }
 
-/// What any value of an array takes as a plain value, or more.
+/// The largest size of an array's value as a plain value, or more.
 fn widest(array: &dyn Array) -> u64 {
     fn between<O: OffsetSizeTrait>(offsets: &[O]) -> u64 {
         offsets.windows(2).map(|pair| (pair[1] - pair[0]).as_usize() as u64).max().unwrap_or(0)

@@ -142,7 +142,7 @@ impl Layout {
         Place::Image
     }
 
-    /// What a file is, without taking note of it.
+    /// The kind of a file, without noting it.
     pub(super) fn place(under: Option<&str>, name: &str) -> Place {
         below(name, under).map_or(Place::Elsewhere, place)
     }
@@ -170,7 +170,7 @@ impl Layout {
     }
 }
 
-/// What the samples are labelled with.
+/// The labels of the samples.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Labels {
     /// The images lie side by side.
@@ -214,7 +214,7 @@ pub(super) fn below<'n>(name: &'n str, under: Option<&str>) -> Option<&'n str> {
     }
 }
 
-/// What a file is, by its name alone.
+/// The kind of a file, by its name alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     Image,
@@ -236,7 +236,7 @@ fn place(name: &str) -> Place {
     }
 }
 
-/// What there is to say of an image of a format that is not read.
+/// The error for an image of a format that is not read.
 pub(super) fn unread(source: &Path, name: &str) -> IngestError {
     IngestError::Entry {
         path: source.to_owned(),

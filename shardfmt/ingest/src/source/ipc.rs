@@ -28,7 +28,7 @@ use crate::{IngestConfig, IngestError, canonical};
 const MAGIC: &[u8] = b"ARROW1";
 /// The length of a footer, and the magic again.
 const TRAILER: u64 = 10;
-/// What begins every message but those of old writers.
+/// The first bytes of every message except those of old writers.
 const CONTINUATION: [u8; 4] = [0xff; 4];
 /// Longer descriptions of schemas and record batches are refused.
 const LONGEST_METADATA: u64 = 256 << 20;
@@ -127,7 +127,7 @@ impl IpcFile {
 
 /// Why not all of a file was listed.
 enum Stopped {
-    /// What follows cannot be read.
+    /// The rest cannot be read.
     Reading(Reason),
     Elsewhere(IngestError),
 }

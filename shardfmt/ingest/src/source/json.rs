@@ -30,7 +30,7 @@ use crate::{IngestConfig, IngestError, canonical};
 const LONGEST_LINE: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// More columns than this are taken for a mistake: keys that are data.
 const MOST_COLUMNS: usize = 1 << 16;
-/// What reading may take for values that are not there: every object takes room for every column.
+/// The memory that reading may take for absent values: every object takes room for every column.
 const MOST_SPARSE_BYTES: u64 = 1 << 30;
 const CELL_BYTES: u64 = 16;
 
@@ -156,7 +156,8 @@ impl Format for JsonSource {
 const LINES: Grammar =
     Grammar { record: lines::line, has_header: false, rows: PIECE_ROWS as usize, longest: LONGEST_LINE };
 
-/// What the rows of all files have, and how many there are. Lines that are none are passed over, if they will be skipped.
+/// The columns of all files' rows, and the number of rows. Lines that are none are passed over, if they will
+/// be skipped.
 fn survey(files: &[InputFile], chosen: &Chosen, on_error: OnError) -> Result<(Object, u64), IngestError> {
     let (mut known, mut rows) = (Object::default(), 0);
     for file in files {
@@ -376,7 +377,7 @@ impl<'de> Visitor<'de> for ShapeVisitor {
 }
 
 impl Object {
-    /// What all lines of a block have, and how many of them are rows; unless one of them is none, or does not fit.
+    /// The columns of a block's lines, and the number of rows; unless one of them is none, or does not fit.
     fn of_block(block: &Block, chosen: &Chosen) -> Result<(Object, u64), String> {
         let (mut known, mut rows) = (Object::default(), 0);
         for (_, record) in block.records().iter() {

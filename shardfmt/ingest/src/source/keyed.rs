@@ -119,7 +119,7 @@ impl Kind {
     }
 }
 
-/// What the names of members say.
+/// The columns by the names of members.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
     kinds: Vec<Kind>,

@@ -34,7 +34,7 @@ pub(super) struct LibsvmSource {
     columns: Columns,
 }
 
-/// What the lines have in common.
+/// The common facts of the lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Columns {
     rows: u64,
@@ -212,7 +212,7 @@ impl Rows {
     }
 }
 
-/// What a line says.
+/// The values of a line.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Row {
     labels: Vec<Label>,

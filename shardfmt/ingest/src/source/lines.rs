@@ -14,9 +14,9 @@ use crate::error::one_line;
 use crate::input::InputFile;
 use crate::{IngestError, pipeline};
 
-/// What a block should have.
+/// The intended size of a block.
 const BLOCK_BYTES: usize = 1 << 20;
-/// What a record may have, unless what becomes of it takes much more.
+/// The limit of a record's size, unless its decoded form takes much more.
 pub(super) const LONGEST_RECORD: usize = 1 << 30;
 /// Blocks that are looked at at a time before their rows are read.
 const MOST_IN_FLIGHT: usize = 9;

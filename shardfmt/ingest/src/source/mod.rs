@@ -53,7 +53,7 @@ use super::inputs::Inputs;
 use super::kind::Kind;
 use super::{IngestConfig, IngestError, LargestRow, canonical};
 
-/// What the rows of a piece should weigh in memory.
+/// The intended memory of a piece's rows.
 const PIECE_BYTES: u64 = 4 << 20;
 /// Enough rows to amortise the work per piece, few enough to spread over threads.
 const PIECE_ROWS: u64 = 8192;
@@ -77,7 +77,7 @@ pub struct Source {
     /// Where the format has those columns; `None` if all, in order.
     projection: Option<Vec<usize>>,
     on_error: OnError,
-    /// What lies among the files and is none to read, where such things are skipped: name and reason.
+    /// The unreadable entries among the files, where they are skipped: name and reason.
     unfit: Vec<(String, String)>,
     bytes: u64,
     /// Changes when the input does, by its metadata.
@@ -186,7 +186,7 @@ impl<'f, 's> Feed<'f, 's> {
 
 /// Why not all of a file was visited.
 pub(super) enum Stopped {
-    /// What follows cannot be read.
+    /// The rest cannot be read.
     Reading(IngestError),
     /// The consumer wants no more: that is no fault of the file.
     Elsewhere(IngestError),
@@ -198,7 +198,7 @@ impl From<IngestError> for Stopped {
     }
 }
 
-/// What there is to tell of a piece besides its rows: what could not be read of it, and which files it is made of.
+/// The facts of a piece besides its rows: its unreadable parts, and its files.
 #[derive(Debug)]
 pub(super) struct Faults {
     on_error: OnError,
@@ -348,8 +348,8 @@ impl Source {
         self.trouble.error().map_or(listed, Err)
     }
 
-    /// What a version records of the input: the digests that listing its pieces gave, and one of all files that pieces
-    /// read by themselves.
+    /// A version's record of the input: the digests that listing its pieces gave, and one of all files that
+    /// pieces read by themselves.
     pub(super) fn inputs(&self, mut listed: Vec<InputDigest>, files: FileChain) -> Vec<InputDigest> {
         listed.extend(files.finish(&self.folder));
         listed

@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 use super::arrays::as_tensors;
 use super::{PIECE_BYTES, PIECE_ROWS};
 
-/// What samples are made of documents.
+/// The kind of samples made of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Layout {
     /// Column `text`: a document, whose tokens are its bytes.

@@ -28,7 +28,7 @@ use crate::inputs::Inputs;
 use crate::kind::Kind;
 use crate::{IngestConfig, IngestError, canonical};
 
-/// What a row takes besides its values.
+/// The overhead of a row besides its values.
 const ROW_OVERHEAD: u64 = 32;
 
 #[derive(Debug)]
@@ -293,7 +293,7 @@ fn damaged(file: &InputFile, reason: impl std::fmt::Display) -> IngestError {
     IngestError::Parquet { path: file.path.clone(), reason: one_line(reason) }
 }
 
-/// What a reader that panicked has to say.
+/// The message of a reader that panicked.
 fn gave_up<T, E: From<ParquetError>>() -> Result<T, E> {
     Err(ParquetError::General("its reader gave up".to_owned()).into())
 }

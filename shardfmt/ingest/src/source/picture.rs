@@ -13,7 +13,7 @@ use crate::error::one_line;
 use crate::image_size::ImageSize;
 use crate::{IngestConfig, IngestError};
 
-/// What becomes of the images of a column.
+/// The treatment of the images of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pictures {
     /// They stay as they are.
@@ -23,7 +23,8 @@ pub(super) enum Pictures {
 }
 
 impl Pictures {
-    /// What the settings say. `first` looks for the size of the first image, where all are to have that one.
+    /// The treatment by the settings. `first` looks for the size of the first image, where all are to have
+    /// that one.
     pub(super) fn new(
         config: &IngestConfig,
         first: impl FnOnce() -> Result<ImageSize, IngestError>,

@@ -26,7 +26,7 @@ pub(super) const LARGEST_MEMBER: u64 = 1 << 30;
 const LONGEST_EXTENSION: u64 = 1 << 20;
 /// Most reads, when only names are wanted, are headers of half a KiB.
 const LOOK: usize = 8 << 10;
-/// What archives are made of.
+/// The unit of archives.
 const BLOCK: u64 = 512;
 
 /// Some archives that are one dataset, in the order of their names.
@@ -74,7 +74,7 @@ pub(super) fn is_tar(head: &[u8]) -> bool {
 pub(super) fn is_compressed_tar(file: &InputFile) -> Result<bool, IngestError> {
     let mut inside = Vec::new();
     let content = decompressed(file.open()?.read_from(0)).map_err(|error| file.error(error))?.0;
-    // What cannot be decompressed is for others to complain about.
+    // Other code reports data that cannot be decompressed.
     let _ = content.take(512).read_to_end(&mut inside);
     Ok(is_tar(&inside))
 }
@@ -130,7 +130,7 @@ impl Tar {
         Ok(Tar { file, unpacked, is_one_of_many, twice: Twice::default() })
     }
 
-    /// What a member is called in a version and in messages.
+    /// The name of a member in a version and in messages.
     pub(super) fn name_of(&self, member: &str) -> String {
         if self.is_one_of_many { format!("{}/{member}", self.file.name) } else { member.to_owned() }
     }

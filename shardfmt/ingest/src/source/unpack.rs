@@ -13,8 +13,8 @@ use crate::IngestError;
 use crate::error::one_line;
 use crate::input::{InputFile, OpenInput, spool_error};
 
-/// What a file may always expand to, and how many times its own size beyond that. Tars of texts shrink to a hundredth;
-/// what shrinks to less was made to fill disks.
+/// The allowed size of any unpacked file, and the allowed multiple of its own size beyond that. Tars of texts
+/// shrink to a hundredth; what shrinks to less was made to fill disks.
 const ALWAYS_ALLOWED: u64 = if cfg!(test) { 2 << 20 } else { 1 << 30 };
 const MOST_TIMES: u64 = 250;
 const CHUNK: usize = 1 << 20;
@@ -78,7 +78,7 @@ impl Spool {
     }
 }
 
-/// What a file may expand to.
+/// The allowed unpacked size of a file.
 pub(super) fn most_unpacked(file: &InputFile) -> u64 {
     ALWAYS_ALLOWED.saturating_add(file.bytes.saturating_mul(MOST_TIMES))
 }
@@ -131,7 +131,7 @@ impl SpoolFile {
     }
 }
 
-/// What a reader says of content that makes no sense to it.
+/// The error of a reader about invalid content.
 pub(super) fn damage(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof => "it ends too early".to_owned(),

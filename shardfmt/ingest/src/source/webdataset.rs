@@ -43,7 +43,7 @@ enum Reading {
     Own { members: Members, codec: RowCodec },
 }
 
-/// What an archive says of its own schema, which may be nothing.
+/// The schema that an archive declares, if any.
 #[derive(Debug)]
 pub(super) struct OwnSchema {
     message: Option<Vec<u8>>,
@@ -62,7 +62,7 @@ struct Sample {
 }
 
 impl OwnSchema {
-    /// What an archive says, of which this is the first member.
+    /// The schema of the archive with this first member.
     pub(super) fn of(first: &mut Member<'_>, tar: &Tar) -> Result<OwnSchema, IngestError> {
         let message = match first.name.as_str() {
             SCHEMA_MEMBER => Some(first.read(keyed::LONGEST_SCHEMA)?),

@@ -219,7 +219,7 @@ pub(super) fn sequential() -> IngestConfig {
     IngestConfig { mix: Mix::Sequential, ..IngestConfig::default() }
 }
 
-/// What cannot be read is left out.
+/// Unreadable parts are left out.
 pub(super) fn skipping() -> IngestConfig {
     IngestConfig { on_error: OnError::Skip, ..sequential() }
 }

@@ -55,7 +55,7 @@ impl AddAssign for Change {
     }
 }
 
-/// What changed from one version to another.
+/// The changes from one version to another.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Diff {
     /// Columns. Where a name, a type or their order changed, no sample is the same.

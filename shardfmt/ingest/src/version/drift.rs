@@ -97,7 +97,7 @@ fn total_variation(labels: &[LabelShare]) -> f64 {
     (apart / 2.0).min(1.0)
 }
 
-/// What all samples of a version are like, if it is known of every shard.
+/// The statistics of all samples of a version, if every shard has them.
 fn statistics(manifest: &Manifest) -> Option<Statistics> {
     let parts = manifest.shards.iter().map(|shard| Some((u64::from(shard.rows), shard.statistics.as_ref()?)));
     let parts = parts.collect::<Option<Vec<_>>>()?;

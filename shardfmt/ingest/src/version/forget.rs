@@ -103,7 +103,7 @@ struct Write<'a> {
 }
 
 impl Write<'_> {
-    /// What becomes of a shard; `None` if nothing is left of it.
+    /// The remaining rows of a shard; `None` if nothing is left of it.
     fn shard(&self, index: usize, entry: &ShardEntry) -> Result<Option<ShardEntry>, VersionError> {
         let done = |kept: Option<ShardEntry>| {
             self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");

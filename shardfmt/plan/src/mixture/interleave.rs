@@ -144,7 +144,7 @@ impl Interleave {
 #[derive(Clone, Debug)]
 pub(super) struct Turns<'a> {
     interleave: &'a Interleave,
-    /// What the rounding of each inner node has left, in units of half a turn over its weight.
+    /// The rounding error of each inner node, in units of half a turn over its weight.
     rests: Vec<u64>,
     next: Vec<u64>,
 }

@@ -65,7 +65,7 @@ impl Mixture {
         self.id
     }
 
-    /// What the mixture was made from.
+    /// The document of the mixture.
     pub fn document(&self) -> &MixtureDocument {
         &self.document
     }
@@ -142,8 +142,9 @@ impl Mixture {
         Ok(())
     }
 
-    /// What a step reads, by position, and which of `virtual_ranks` reads it: as many positions each, equal up to one. The
-    /// plans are those of [`check_plans`](Self::check_plans); V need not divide their partitions. O(positions).
+    /// The reads of a step, by position, and which of `virtual_ranks` reads it: as many positions each, equal
+    /// up to one. The plans are those of [`check_plans`](Self::check_plans); V need not divide their
+    /// partitions. O(positions).
     ///
     /// # Panics
     /// If there are fewer plans than sources, or no virtual ranks.
@@ -176,7 +177,7 @@ fn read(position: u64, (source, nth): (usize, u64)) -> MixtureRead {
     MixtureRead { position, source: SourceNo(source as u32), nth }
 }
 
-/// What a mixture reads from some position on.
+/// The reads of a mixture from some position on.
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     position: u64,

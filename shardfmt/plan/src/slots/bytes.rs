@@ -310,7 +310,7 @@ mod tests {
         assert!(opened.is_damaged());
     }
 
-    /// What releases have written stays readable: the bytes of this table never change.
+    /// Tables of earlier releases stay readable: the bytes of this table never change.
     #[test]
     fn the_bytes_of_a_table_are_settled() {
         let plan = middling();

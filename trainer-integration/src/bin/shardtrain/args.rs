@@ -206,7 +206,7 @@ pub(crate) struct Args {
     #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", default_value_t = 1.0)]
     pub(crate) warmup_epochs: f32,
 
-    /// What to do when loss or gradients are NaN or infinite, or the loss exceeds --loss-spike-factor
+    /// Action when loss or gradients are NaN or infinite, or the loss exceeds --loss-spike-factor
     #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = OnBad::Stop)]
     pub(crate) on_bad_step: OnBad,
 
@@ -536,7 +536,7 @@ pub(crate) fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
 pub(crate) struct UsageError(pub(crate) String);
 
 impl Args {
-    /// What no single argument shows.
+    /// The checks over several arguments.
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let complaint = if self.rank >= self.world {
             format!("rank {} is outside a world of {}; ranks count from 0", self.rank, self.world)

@@ -18,7 +18,7 @@ use crate::records::{Bisect, Rerun};
 #[command(name = "shardtrain", version, max_term_width = 100)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(crate) struct Cli {
-    /// What to do instead of training as one rank
+    /// Command to run instead of training as one rank
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 

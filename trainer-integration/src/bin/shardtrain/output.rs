@@ -32,7 +32,7 @@ pub(crate) enum OutputError {
     Weights(#[from] WeightsError),
 }
 
-/// What came of a training, as one rank saw it.
+/// The result of a training, as one rank saw it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report<'a> {
     run: String,
@@ -48,7 +48,7 @@ pub(crate) struct Report<'a> {
     skipped_steps: u64,
     /// Of the skipped ones, those whose gradients were too large for 16 bits.
     overflows: u64,
-    /// What gradients are multiplied by on their way through 16 bits, in the end.
+    /// The last factor of gradients on their way through 16 bits.
     loss_scale: Option<f32>,
     undone_steps: u64,
     most_rows: Option<usize>,
@@ -71,10 +71,10 @@ pub(crate) struct Report<'a> {
     samples_per_s: f64,
     train_s: f64,
     wait_s: f64,
-    /// What checkpoints have cost; bytes are those of all ranks.
+    /// The cost of checkpoints; bytes are those of all ranks.
     checkpoints: CheckpointCosts,
     bytes_sent: u64,
-    /// What compression has cost and saved on this rank.
+    /// The cost and saving of compression on this rank.
     compression: Option<CompressionFigures>,
     /// Seconds that all other ranks together waited for each rank, and the one they waited for longest.
     waited_for_s: Vec<f64>,

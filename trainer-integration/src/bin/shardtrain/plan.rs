@@ -267,7 +267,7 @@ impl PlanArgs {
         self.vocabulary.unwrap_or(256) as usize
     }
 
-    /// What activations are estimated by, and the parameters of each block.
+    /// The basis for the estimate of activations, and the parameters of each block.
     fn shape(&self) -> Result<(Transformer, Vec<usize>), UsageError> {
         let length = self.length as usize;
         let Some(Count(parameters)) = self.params else {

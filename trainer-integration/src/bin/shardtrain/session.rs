@@ -69,7 +69,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     session.train(args, group, &mut observer).map(drop)
 }
 
-/// What a rank has whichever ranks it trains with.
+/// A rank's state apart from the group it trains with.
 struct Session<'a> {
     began: SystemTime,
     expected: Option<&'a Expected>,
@@ -291,7 +291,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the ranks have of the group before, if it is a whole training.
+    /// The state that the ranks have of the group before, if it is a whole training.
     fn hand_over(
         &self,
         args: &Args,

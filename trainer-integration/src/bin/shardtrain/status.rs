@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use shardd_trainer::train::Progress;
 
-/// What happened since the last line.
+/// The events since the last line.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     steps: u32,

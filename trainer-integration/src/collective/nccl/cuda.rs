@@ -19,7 +19,7 @@ use super::{DeviceSums, NcclError, shared};
 use crate::collective::{Collective, CollectiveError};
 use crate::device::DeviceName;
 
-/// What burn's CUDA backend keeps memory with; its type has no name outside.
+/// The memory handle of burn's CUDA backend; its type has no name outside.
 type Server = <CudaRuntime as Runtime>::Server;
 
 /// NCCL between the ranks' GPUs.

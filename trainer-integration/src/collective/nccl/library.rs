@@ -177,7 +177,7 @@ impl Nccl {
         &self.path
     }
 
-    /// What a result means.
+    /// The meaning of a result.
     pub fn explain(&self, result: NcclResult) -> String {
         // SAFETY: it takes any int, and returns a constant of the library or null.
         let text = unsafe { (self.get_error_string)(result) };

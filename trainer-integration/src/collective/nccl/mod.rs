@@ -23,7 +23,7 @@ use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
 use crate::stage::to_numbers;
 
-/// What carries gradients from rank to rank.
+/// The transport of gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
     /// The run's collective, through the memory of the host.

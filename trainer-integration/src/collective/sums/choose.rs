@@ -6,7 +6,7 @@ use crate::collective::Link;
 /// Up to this number of bytes, all of a rank's, the algorithm is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crossover {
-    /// What carries messages.
+    /// The link of messages.
     pub link: Link,
     /// The smallest world that it is for; a later line for a larger one goes before.
     pub world: u32,

@@ -15,7 +15,7 @@ fn integer(rank: u32, at: usize) -> i64 {
     (at as i64 + 1).wrapping_mul(i64::from(rank) - 3).wrapping_mul(0x0123_4567_89ab_cdef)
 }
 
-/// What every rank has after `act` on its numbers.
+/// The numbers of every rank after `act`.
 fn after<T: Number>(
     hosts: &[u32],
     length: usize,

@@ -368,8 +368,8 @@ fn remaining(deadline: Instant) -> io::Result<Duration> {
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
-/// What this machine calls itself until it is started again; containers on it say the same. Where the system has no such name,
-/// every rank is taken for a machine of its own, which costs speed alone.
+/// This machine's id until it is started again; containers on it have the same. Where the system has no such
+/// name, every rank is taken for a machine of its own, which costs speed alone.
 fn host_name(options: &TcpOptions) -> String {
     let of_system = || std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok();
     options.host.clone().or_else(of_system).map_or_else(session, |name| name.trim().to_owned())

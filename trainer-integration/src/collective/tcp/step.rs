@@ -9,7 +9,7 @@ use crate::collective::pieces::Pieces;
 use crate::collective::standing::Standing;
 use crate::collective::{CollectiveError, Incoming, Outgoing, Piece, Place, Sink};
 
-/// What a rank sends and receives at once.
+/// The messages that a rank sends and receives at once.
 pub(super) struct Step<'t, 'a> {
     since: Instant,
     sending: Vec<Sending<'t>>,
@@ -26,7 +26,7 @@ pub(super) struct Step<'t, 'a> {
 
 type Deliveries = std::iter::FilterMap<Pieces, fn((usize, std::ops::Range<usize>)) -> Option<(usize, usize)>>;
 
-/// What goes out on one stream.
+/// The outgoing messages of one stream.
 struct Sending<'t> {
     messages: Vec<&'t [u8]>,
     pieces: Pieces,

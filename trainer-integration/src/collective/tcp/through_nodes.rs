@@ -99,7 +99,7 @@ impl Nodes<'_> {
         format!("{}/v1/runs/{}/rendezvous", server.trim_end_matches('/'), self.run)
     }
 
-    /// What the first node says that can be asked, and knows of a published.
+    /// The answer of the first reachable node that knows of a published.
     fn ask<T>(&self, ask: impl Fn(&HttpClient, &str) -> Result<T, HttpError>) -> Result<T, JoinError> {
         let mut last = None;
         for server in self.servers {

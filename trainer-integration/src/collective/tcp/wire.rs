@@ -24,7 +24,7 @@ pub(super) const HEADER_BYTES: usize = 48;
 /// No greeting or reason is longer than this.
 pub(super) const MAX_TEXT_BYTES: usize = 1 << 16;
 
-/// What a frame is for.
+/// The purpose of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// First on every connection: who is calling. JSON.
@@ -57,7 +57,7 @@ impl Kind {
     }
 }
 
-/// What a frame says of itself.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) kind: Kind,

@@ -208,7 +208,7 @@ impl Drop for Lending<'_> {
     }
 }
 
-/// What another rank lends to this one, until it is dropped.
+/// The message that another rank lends to this one, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Loan<'d> {
     from: usize,

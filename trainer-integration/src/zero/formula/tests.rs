@@ -193,7 +193,8 @@ impl Configuration {
         (most, sent, seconds)
     }
 
-    /// What a step takes where all ranks share the processors that the profile had for itself, and memory is the link.
+    /// The time of a step where all ranks share the processors that the profile had for itself, and memory is
+    /// the link.
     fn seconds(&self, setting: &Setting) -> f64 {
         let profile = profile::of_gpt(VOCABULARY, LENGTH, SIZE, SAMPLES, self.optimizer, self.precision);
         let profile = profile.unwrap();

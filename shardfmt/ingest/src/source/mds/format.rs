@@ -17,7 +17,7 @@ pub(super) struct Index {
     pub(super) shards: Vec<ShardInfo>,
 }
 
-/// What the index says of a shard.
+/// The entry of a shard in the index.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ShardInfo {
     pub(super) version: u64,
@@ -33,7 +33,7 @@ pub(super) struct ShardInfo {
     pub(super) zip_data: Option<FileInfo>,
 }
 
-/// What the index says of a file.
+/// The entry of a file in the index.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct FileInfo {
     pub(super) basename: String,
@@ -142,7 +142,7 @@ pub(super) struct ArrayCoding {
 }
 
 impl ArrayCoding {
-    /// What follows `ndarray:`: a type, or a type and a shape.
+    /// The text after `ndarray:`: a type, or a type and a shape.
     pub(super) fn parse(text: &str) -> Result<ArrayCoding, Reason> {
         let (item, shape) = match text.split_once(':') {
             Some((item, shape)) => (item, Some(shape)),
@@ -158,12 +158,12 @@ impl ArrayCoding {
         Ok(ArrayCoding { item: Some(item), shape })
     }
 
-    /// What all arrays are, if that is settled.
+    /// The type of all arrays, if that is settled.
     pub(super) fn head(&self) -> Option<Head> {
         Some(Head { item: self.item.clone()?, shape: self.shape.clone()? })
     }
 
-    /// What an array says of itself, and its values.
+    /// The header of an array, and its values.
     pub(super) fn take<'a>(&self, array: &'a [u8]) -> Result<(Head, &'a [u8]), Reason> {
         let cut_off = || "is an array that is cut off".to_owned();
         let mut rest = array;

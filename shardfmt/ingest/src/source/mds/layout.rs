@@ -183,7 +183,7 @@ impl Layout {
 }
 
 impl Coding {
-    /// What an encoding stands for, and what the column's values are, unless that depends on the samples.
+    /// The meaning of an encoding, and the type of the column's values, unless that depends on the samples.
     fn parse(encoding: &str, config: &IngestConfig) -> Result<(Coding, Option<Values>), String> {
         let pictures = || match (config.decode, config.resize) {
             (false, _) => Some(Values::Picture(Pictures::Encoded)),

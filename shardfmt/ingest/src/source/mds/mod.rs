@@ -22,7 +22,7 @@ use crate::input::{InputFile, OpenInput};
 use crate::inputs::Inputs;
 use crate::{IngestConfig, IngestError, canonical};
 
-/// What the index is called.
+/// The name of the index.
 const INDEX: &str = "index.json";
 const LARGEST_INDEX: u64 = 1 << 30;
 

@@ -13,7 +13,7 @@ pub(super) struct Header {
     /// Where the values begin.
     pub(super) length: u64,
     pub(super) rows: u64,
-    /// What a row is.
+    /// The kind of a row.
     pub(super) row: DType,
     pub(super) row_bytes: usize,
     /// The dimensions of a row, for those whose values lie in Fortran order: with rows as the fastest of all.

@@ -21,7 +21,7 @@ use super::stretch::{Line, Piece};
 use super::{VersionError, pool};
 use crate::{Cut, Progress};
 
-/// What to export to.
+/// The format of an export.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportFormat {
     /// Parquet files with a row group for each shard.
@@ -36,7 +36,7 @@ pub enum ExportFormat {
 /// How to export.
 #[derive(Debug, Clone, Copy)]
 pub struct ExportOptions {
-    /// What to.
+    /// The format.
     pub format: ExportFormat,
     /// The size that files aim at, in canonical bytes; a Parquet file holds whole shards, and one at least.
     pub file_size: ByteSize,
@@ -61,7 +61,7 @@ pub enum ExportError {
     /// Another export is under way.
     #[error("{}: another export is writing it; wait for that, or give another place", .path.display())]
     Unfinished { path: PathBuf },
-    /// What lies where files are written first is not of an export.
+    /// The directory for unfinished files is not from an export.
     #[error("{}: exists, and is not from an export; move it away, or give another place", .path.display())]
     Foreign { path: PathBuf },
     /// The file system refused.
@@ -109,7 +109,7 @@ pub fn export(
     Ok(exported)
 }
 
-/// What the writers of all formats need.
+/// The needs of the writers of all formats.
 struct Job<'a> {
     manifest: &'a Manifest,
     line: &'a Line<'a>,
@@ -237,7 +237,7 @@ fn clear(dir: &Path) -> io::Result<bool> {
 impl Drop for Staging {
     fn drop(&mut self) {
         if !self.is_published {
-            // What cannot be removed either is named by the next export.
+            // The next export names the files that cannot be removed either.
             let _ = fs::remove_dir_all(&self.dir);
         }
     }

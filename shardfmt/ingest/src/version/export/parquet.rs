@@ -19,7 +19,7 @@ use crate::version::schema::changes;
 use crate::version::store::one_line;
 use crate::version::stretch::Reader;
 
-/// What the rows weigh that are read again together.
+/// The size of the rows that are read again together.
 const ROWS_AT_ONCE_BYTES: u64 = 4 << 20;
 
 pub(super) fn write(job: &Job<'_>, size: ByteSize, zstd: bool) -> Result<Exported, ExportError> {

@@ -59,7 +59,7 @@ impl Task {
         }
     }
 
-    /// What a rank has to send at least, by the bytes that it has.
+    /// The least bytes that a rank has to send, by the bytes that it has.
     fn least_sent(self, world: f64) -> f64 {
         match self {
             Task::AllReduce => 2.0 * (world - 1.0) / world,
@@ -99,7 +99,7 @@ pub(super) struct Case {
     pub(super) way: Way,
 }
 
-/// What came of a case.
+/// The result of a case.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Row {
     pub(super) operation: &'static str,

@@ -25,12 +25,12 @@ type Failure = Box<dyn Error>;
 /// bytes that a rank has to send at least, by time.
 #[derive(Args, Debug)]
 pub(crate) struct BenchCommArgs {
-    /// How many ranks there are
+    /// Number of ranks
     #[arg(long, default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=64))]
     world: u32,
 
-    /// What carries messages
+    /// Transport of messages
     #[arg(long, value_enum, default_value_t = Transport::Tcp)]
     transport: Transport,
 
@@ -124,7 +124,7 @@ impl BenchCommArgs {
     fn in_threads(&self) -> Result<(), Failure> {
         let members = threads::world(self.world, Duration::from_secs(self.timeout.max(1)));
         let outcomes = threads::spawn_on(members, |mut collective| {
-            // What fails crosses to the main thread as text.
+            // Errors cross to the main thread as text.
             self.attend(&mut collective).map_err(|error| crate::chain(&*error))
         });
         outcomes.into_iter().collect::<Result<(), String>>().map_err(Failure::from)

@@ -41,7 +41,7 @@ pub(super) fn crossovers(rows: &[Row], collective: &dyn Collective) -> io::Resul
     writeln!(out, "\ncrossovers: the chosen algorithm, and the fastest one here")?;
     for chosen in chosen {
         let same = |row: &&Row| (row.operation, row.bytes) == (chosen.operation, chosen.bytes);
-        // What sums in another way is not an alternative.
+        // Algorithms with another sum are not alternatives.
         let rivals =
             rows.iter().filter(same).filter(|row| !["compensated", "exact"].contains(&row.algorithm));
         let Some(fastest) = rivals.min_by(|a, b| a.latency_us.total_cmp(&b.latency_us)) else { continue };

@@ -40,7 +40,7 @@ pub(super) async fn supervise(launch: &Launch, settings: &RankSettings) -> Resul
     launcher.run().await
 }
 
-/// What members say, and that their connections have come or gone.
+/// The messages of members, and the beginning and end of their connections.
 enum Heard {
     Hello(u32, OwnedWriteHalf),
     Said(u32, Word),

@@ -233,7 +233,7 @@ impl Signals {
         Ok(Signals { terminate, interrupt, stopped: None })
     }
 
-    /// What the next one means.
+    /// The meaning of the next one.
     async fn next(&mut self) -> Order {
         let number = tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate().as_raw_value(),

@@ -218,7 +218,7 @@ impl Roster {
         acts
     }
 
-    /// What to do about the present group, of which this number still trains, by their reports.
+    /// The actions for the present group, of which this number still trains, by their reports.
     fn of_present(&mut self, is_in: usize) -> Vec<Act> {
         let (generation, placed) = (self.generation, self.late());
         let is_left = |number: &u32| match self.standing(*number) {

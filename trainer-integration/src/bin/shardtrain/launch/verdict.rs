@@ -25,7 +25,7 @@ impl fmt::Display for End {
 
 /// The exit code of a process that could continue if the others could.
 const OTHERS_ARE_GONE: i32 = shardd_trainer::launch_env::OTHERS_ARE_GONE as i32;
-/// What one says whose arguments make no sense.
+/// The exit code of one with invalid arguments.
 const ASKED_WRONGLY: i32 = 2;
 
 /// The signal by which ranks are asked to stop; who keeps no checkpoints ends by it.

@@ -18,7 +18,7 @@ pub(super) struct Shares {
     pub(super) global_batch: u64,
 }
 
-/// What the command line says of it.
+/// The settings of the command line for it.
 #[derive(Clone, Copy, Debug, Default)]
 struct Asked {
     world: u32,
