@@ -14,7 +14,7 @@ use tracing::debug;
 /// How often memory is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The bytes that the process may have gained since the last trim before another one pays, in bytes.
+/// The growth of the process since the last trim from which another one pays, in bytes.
 const WORTH_IT: u64 = 16 << 20;
 
 /// Decides when to trim. Pure: amounts of memory in, decisions out.

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::node::NodeId;
 
-/// The first bytes of a node.
+/// The first bytes of a node's stream.
 pub const MAGIC: [u8; 8] = *b"shrdlend";
 /// The format of what follows.
 pub const FORMAT: u32 = 1;

@@ -25,7 +25,7 @@ pub struct StoreArgs {
     #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
     store_ca: Option<PathBuf>,
 
-    /// Ask the service of a --store URL without credentials, as anybody [env: SHARDD_STORE_ANONYMOUS]
+    /// Ask the service of a --store URL without credentials, for public buckets [env: SHARDD_STORE_ANONYMOUS]
     #[arg(long, global = true, hide_short_help = true)]
     store_anonymous: bool,
 }

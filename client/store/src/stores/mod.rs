@@ -44,7 +44,7 @@ pub struct StoreOptions {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub ca: Option<PathBuf>,
-    /// Ask without credentials, as anybody: for public buckets.
+    /// Ask without credentials, for public buckets.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub anonymous: bool,
     /// The most bytes a second, sent and received together.
