@@ -1,0 +1,63 @@
+"""Makes pages for a site of files that are written for a repository.
+
+- Links to files outside of docs/ lead to the repository's web address (`repo_url`). Without one they become text.
+- A link to a directory leads to its README.
+- A fence such as "```sh by-hand background" keeps its language alone.
+- A page that would load a script, a style, a font or a picture from another host ends the build.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.exceptions import PluginError
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+
+CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.M | re.S)
+LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+FENCE = re.compile(r"^( *```)(\w+) .*$", re.M)
+FROM_ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\brel=\"?(?:stylesheet|preconnect|icon)[^>]*\bhref=\"?(?:https?:)?//")
+
+
+def on_page_markdown(markdown, page, config, files):
+    code = [match.span() for match in CODE.finditer(markdown)]
+
+    def rewritten(match):
+        # A label may be code; the place where it ends may not.
+        at = match.start("target")
+        if any(begin <= at < end for begin, end in code):
+            return match[0]
+        return link(match, page.file.src_uri, config.repo_url)
+
+    return FENCE.sub(r"\1\2", LINK.sub(rewritten, markdown))
+
+
+def link(match, page, repo_url):
+    """The link as it is, to the README of a directory, to the repository, or as text."""
+    path, _, anchor = match["target"].partition("#")
+    if "://" in match["target"] or match["target"].startswith("mailto:") or not path:
+        return match[0]
+    target = (DOCS / posixpath.dirname(page) / path).resolve()
+    if not target.is_relative_to(ROOT) or not target.exists():
+        raise PluginError(f"{page} links to {path}, which is not in the repository")
+    anchor = anchor and f"#{anchor}"
+    if target.is_relative_to(DOCS):
+        if not target.is_dir():
+            return match[0]
+        return f"[{match['text']}]({posixpath.join(path, 'README.md')}{anchor})"
+    if match["image"]:
+        raise PluginError(f"{page} shows {path}, which is not below docs/")
+    name = target.relative_to(ROOT).as_posix()
+    if repo_url:
+        kind = "tree" if target.is_dir() else "blob"
+        return f"[{match['text']}]({repo_url.rstrip('/')}/{kind}/main/{name}{anchor})"
+    return match["text"] if name in match["text"] else f"{match['text']} (`{name}`)"
+
+
+def on_post_page(output, page, config):
+    found = FROM_ELSEWHERE.search(output)
+    if found:
+        raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
+    return output
