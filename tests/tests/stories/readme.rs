@@ -1,14 +1,17 @@
-//! The README's job by hand, run as it is written there: every `sh by-hand` block, in order, in one shell.
+//! Commands that a reader gives, run as they are written: the blocks `sh by-hand` of the README and `sh tutorial` of the tutorial,
+//! each page in order and in one shell.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+use std::sync::{Mutex, PoisonError};
 
 use serde_json::Value;
 use shardd_tests::blocks::{Block, blocks};
 use shardd_tests::{binary, is_quick, run};
+use tempfile::TempDir;
 
 /// One bash script of all blocks: those for other terminals run in the background until the script ends.
 fn script(blocks: &[Block]) -> String {
@@ -39,42 +42,67 @@ fn script(blocks: &[Block]) -> String {
     script
 }
 
-#[test]
-fn the_job_by_hand_works_as_written() {
+/// The default ports of nodes, and the one at which the ranks of the README meet: for one page at a time.
+static PORTS: Mutex<[u16; 3]> = Mutex::new([7700, 7701, 7790]);
+
+/// Runs the blocks of a page that have the label, of which there are `least` at least. Returns the directory that they ran in, or
+/// `None` if they cannot run here.
+fn run_page(page: &str, label: &str, least: usize) -> Option<TempDir> {
     if is_quick() {
-        return;
+        return None;
     }
-    for port in [7700, 7701, 7790] {
+    let ports = PORTS.lock().unwrap_or_else(PoisonError::into_inner);
+    for port in *ports {
         if TcpListener::bind(("127.0.0.1", port)).is_err() {
-            println!("skipped: port {port} of the README's example is in use");
-            return;
+            println!("skipped: port {port} of the examples in {page} is in use");
+            return None;
         }
     }
     if Command::new("curl").arg("--version").output().is_err() {
         println!("skipped: no curl");
-        return;
+        return None;
     }
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
-    let readme = std::fs::read_to_string(root.join("README.md")).expect("there is a README");
-    let blocks = blocks(&readme, |label| label == "by-hand");
-    assert!(blocks.len() >= 8, "only {} blocks found", blocks.len());
+    let text = std::fs::read_to_string(root.join(page)).expect("there is such a page");
+    let blocks = blocks(&text, |found| found == label);
+    assert!(blocks.len() >= least, "only {} blocks found in {page}", blocks.len());
 
-    let home = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let home = TempDir::new().expect("a temporary directory can be made");
     symlink(root.join("client"), home.path().join("client")).expect("a link can be made");
     let built = binary("shardctl").parent().expect("binaries lie in a directory").to_owned();
     std::fs::create_dir(home.path().join("target")).expect("a directory can be made");
     symlink(built, home.path().join("target/release")).expect("a link can be made");
     let printed = run(Command::new("bash").current_dir(home.path()).arg("-c").arg(script(&blocks)));
     println!("{printed}");
+    Some(home)
+}
 
-    let report = |rank: u32| -> Value {
-        let path = home.path().join(format!("rank-{rank}.json"));
-        let text = std::fs::read_to_string(&path).expect("each rank writes a report");
-        serde_json::from_str(&text).expect("a report is JSON")
-    };
-    let (first, second) = (report(0), report(1));
+/// A report of `shardtrain`.
+fn report(directory: &Path, name: &str) -> Value {
+    let text = std::fs::read_to_string(directory.join(name)).expect("the training writes a report");
+    serde_json::from_str(&text).expect("a report is JSON")
+}
+
+/// Both trainings ended with the same weights, and these are good.
+#[track_caller]
+fn assert_same_weights(first: &Value, second: &Value) {
     assert!(first["weights_digest"].is_string());
     assert_eq!(first["weights_digest"], second["weights_digest"]);
     let accuracy = first["test_accuracy"].as_f64().expect("the test set was evaluated");
     assert!(accuracy > 0.9, "{accuracy}");
+}
+
+#[test]
+fn the_job_by_hand_works_as_written() {
+    let Some(home) = run_page("README.md", "by-hand", 8) else { return };
+    assert_same_weights(&report(home.path(), "rank-0.json"), &report(home.path(), "rank-1.json"));
+}
+
+#[test]
+fn the_tutorial_works_as_written() {
+    let Some(home) = run_page("docs/tutorial.md", "tutorial", 12) else { return };
+    let directory = home.path().join("target/tutorial");
+    let (first, second) = (report(&directory, "first.json"), report(&directory, "second.json"));
+    assert_same_weights(&first, &second);
+    assert!(second["resumed_from"].is_u64(), "it was killed and resumed");
 }
