@@ -1,23 +1,25 @@
-//! Three machines that make a cluster by the commands of docs/CLUSTER.md, each block run on the machine it is for.
+//! Three machines that make a cluster by the commands of docs/CLUSTER.md, and of docs/how-to/three-nodes.md, each block run on
+//! the machine it is for.
 
 use std::path::Path;
 
+use serde_json::Value;
 use shardd_tests::blocks::blocks;
 use shardd_tests::machines::{Lan, is_listening};
 use shardd_tests::{is_quick, wait_until};
 
 const MACHINES: [(&str, u8); 3] = [("n1", 1), ("n2", 2), ("n3", 3)];
 
-#[test]
-fn three_machines_make_a_cluster_by_the_documents_commands() {
+/// Runs the blocks of a page on three machines. Returns these and the output, or `None` if they cannot be had here.
+fn follow(page: &str) -> Option<(Lan, String)> {
     if is_quick() {
-        return;
+        return None;
     }
     let Some(s3s) = std::env::var_os("SHARDD_S3S_FS").filter(|path| Path::new(path).exists()) else {
         println!("skipped: SHARDD_S3S_FS is not the path of s3s-fs (tests/run installs it and sets this)");
-        return;
+        return None;
     };
-    let Some(mut lan) = Lan::new() else { return };
+    let mut lan = Lan::new()?;
     let bucket = lan.srv("bucket");
     std::fs::create_dir_all(bucket.join("training")).expect("a bucket is a directory");
     let (key, secret) = ("the-key", "the-secret");
@@ -40,12 +42,14 @@ fn three_machines_make_a_cluster_by_the_documents_commands() {
     }
     wait_until("the bucket answers", || is_listening(&mut lan, "n1", "10.77.0.9:9000"));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
-    std::fs::copy(root.join("client/data/digits/train.parquet"), lan.srv("n1").join("train.parquet"))
-        .expect("the data are there");
+    for file in ["train.parquet", "test.parquet"] {
+        std::fs::copy(root.join("client/data/digits").join(file), lan.srv("n1").join(file))
+            .expect("the data are there");
+    }
 
-    let page = std::fs::read_to_string(root.join("docs/CLUSTER.md")).expect("the page");
-    let blocks = blocks(&page, |label| MACHINES.iter().any(|(name, _)| *name == label));
-    assert!(blocks.len() >= 9, "only {} blocks found", blocks.len());
+    let text = std::fs::read_to_string(root.join(page)).expect("the page");
+    let blocks = blocks(&text, |label| MACHINES.iter().any(|(name, _)| *name == label));
+    assert!(blocks.len() >= 9, "only {} blocks found in {page}", blocks.len());
     let mut said = String::new();
     for block in &blocks {
         println!("{}# {}", block.label, block.text.replace('\n', "\n  > "));
@@ -57,6 +61,12 @@ fn three_machines_make_a_cluster_by_the_documents_commands() {
         println!("{output}\n");
         said.push_str(&output);
     }
+    Some((lan, said))
+}
+
+#[test]
+fn three_machines_make_a_cluster_by_the_documents_commands() {
+    let Some((mut lan, said)) = follow("docs/CLUSTER.md") else { return };
     for name in ["n1", "n2", "n3"] {
         let http = format!("https://10.77.0.{}:7700", &name[1..]);
         assert!(said.contains(&http), "{name} is in the list of nodes");
@@ -64,6 +74,16 @@ fn three_machines_make_a_cluster_by_the_documents_commands() {
     assert!(said.contains("2,874 samples"), "both epochs were read\n{said}");
 
     refusals(&mut lan);
+}
+
+#[test]
+fn three_machines_train_by_the_commands_of_the_guide() {
+    let Some((mut lan, said)) = follow("docs/how-to/three-nodes.md") else { return };
+    assert!(said.contains("was read, each sample once in 10 epochs"), "{said}");
+    let report = lan.machine("n1").run("cat /srv/report.json");
+    let report: Value = serde_json::from_str(&report).expect("rank 0 writes a report");
+    assert_eq!(report["world"], 6);
+    assert!(report["test_accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.9), "{report}");
 }
 
 /// The commands that fail from another machine, and their errors.
