@@ -2,7 +2,7 @@
 
 - Links to files outside of docs/ lead to the repository's web address (`repo_url`). Without one they become text.
 - A link to a directory leads to its README.
-- A fence such as "```sh by-hand background" keeps its language alone.
+- A fence such as "```sh n1 background" gets a title of what tests know it by: the machine, and that the command stays.
 - A page that would load a script, a style, a font or a picture from another host ends the build.
 """
 
@@ -17,7 +17,8 @@ DOCS = ROOT / "docs"
 
 CODE = re.compile(r"^ *```.*?^ *```$|`[^`\n]+`", re.M | re.S)
 LINK = re.compile(r"(?P<image>!?)\[(?P<text>(?:[^\[\]]|\[[^\[\]]*\])*)\]\((?P<target>[^()\s]+)\)")
-FENCE = re.compile(r"^( *```)(\w+) .*$", re.M)
+FENCE = re.compile(r"^( *```sh) ([\w-]+)( background)?$", re.M)
+MACHINE = re.compile(r"n\d")
 FROM_ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\brel=\"?(?:stylesheet|preconnect|icon)[^>]*\bhref=\"?(?:https?:)?//")
 
 
@@ -31,7 +32,15 @@ def on_page_markdown(markdown, page, config, files):
             return match[0]
         return link(match, page.file.src_uri, config.repo_url)
 
-    return FENCE.sub(r"\1\2", LINK.sub(rewritten, markdown))
+    return FENCE.sub(titled, LINK.sub(rewritten, markdown))
+
+
+def titled(match):
+    fence, label, background = match.groups()
+    parts = [label] if MACHINE.fullmatch(label) else []
+    if background:
+        parts.append("a terminal of its own")
+    return f'{fence} title="{", ".join(parts)}"' if parts else fence
 
 
 def link(match, page, repo_url):
