@@ -22,6 +22,12 @@ MACHINE = re.compile(r"n\d")
 FROM_ELSEWHERE = re.compile(r"<(?:script|img|iframe|source)\b[^>]*\bsrc=\"?(?:https?:)?//|<link\b[^>]*\brel=\"?(?:stylesheet|preconnect|icon)[^>]*\bhref=\"?(?:https?:)?//")
 
 
+def on_config(config):
+    # With an address in its header, a page of this theme asks some Git hosts how many stars the repository has.
+    config.extra["repository"], config.repo_url = config.repo_url, None
+    return config
+
+
 def on_page_markdown(markdown, page, config, files):
     code = [match.span() for match in CODE.finditer(markdown)]
 
@@ -30,7 +36,7 @@ def on_page_markdown(markdown, page, config, files):
         at = match.start("target")
         if any(begin <= at < end for begin, end in code):
             return match[0]
-        return link(match, page.file.src_uri, config.repo_url)
+        return link(match, page.file.src_uri, config.extra["repository"])
 
     return FENCE.sub(titled, LINK.sub(rewritten, markdown))
 
@@ -43,7 +49,7 @@ def titled(match):
     return f'{fence} title="{", ".join(parts)}"' if parts else fence
 
 
-def link(match, page, repo_url):
+def link(match, page, repository):
     """The link as it is, to the README of a directory, to the repository, or as text."""
     path, _, anchor = match["target"].partition("#")
     if "://" in match["target"] or match["target"].startswith("mailto:") or not path:
@@ -59,9 +65,9 @@ def link(match, page, repo_url):
     if match["image"]:
         raise PluginError(f"{page} shows {path}, which is not below docs/")
     name = target.relative_to(ROOT).as_posix()
-    if repo_url:
+    if repository:
         kind = "tree" if target.is_dir() else "blob"
-        return f"[{match['text']}]({repo_url.rstrip('/')}/{kind}/main/{name}{anchor})"
+        return f"[{match['text']}]({repository.rstrip('/')}/{kind}/main/{name}{anchor})"
     return match["text"] if name in match["text"] else f"{match['text']} (`{name}`)"
 
 
