@@ -204,9 +204,15 @@ impl Node {
 
     /// A JSON document of its HTTP API.
     pub fn get(&self, path: &str) -> Value {
+        let text = self.text(path);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("GET {}{path}: {error}", self.http))
+    }
+
+    /// The body of the response to a GET request.
+    pub fn text(&self, path: &str) -> String {
         let url = format!("{}{path}", self.http);
         let mut answer = ureq::get(&url).call().unwrap_or_else(|error| panic!("GET {url}: {error}"));
-        answer.body_mut().read_json().unwrap_or_else(|error| panic!("GET {url}: {error}"))
+        answer.body_mut().read_to_string().unwrap_or_else(|error| panic!("GET {url}: {error}"))
     }
 
     /// Bytes of shard data that this process has read from the store.

@@ -1,105 +1,113 @@
-//! What a node has counted, as Prometheus reads it (text format 0.0.4). Labels have few values: routes, methods, statuses, kinds
-//! of miss; never the name of a dataset, run or client.
+//! The counters of a node for Prometheus (text format 0.0.4). Labels have few values: routes, methods, statuses, sources of
+//! misses; never the name of a dataset, run or client.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use axum::http::Method;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
-use shardd_api::exchange::ExchangeNow;
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
+use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use shardd_api::exchange::{EpochExchange, ExchangeNow};
+use shardd_api::health::Peer;
 use shardd_api::status::{MetadataStatus, NodeStatus};
 
 use super::{Answer, State};
 
-/// Upper bounds of the classes of latency, in seconds.
-const BOUNDS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+/// Upper bounds of the buckets of latency, in seconds.
+const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
 
-/// The counts of the HTTP server.
-#[derive(Debug, Default)]
-pub(super) struct Metrics {
-    /// By route, method and status.
-    requests: Mutex<BTreeMap<(String, &'static str, u16), u64>>,
-    /// By route.
-    latencies: Mutex<BTreeMap<String, Latency>>,
-    connections: AtomicU64,
-    connections_ended: AtomicU64,
-    bytes_received: AtomicU64,
-    bytes_sent: AtomicU64,
+/// A gauge of seconds or of a fraction.
+type FloatGauge = Gauge<f64, AtomicU64>;
+
+/// The labels of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    route: String,
+    method: &'static str,
+    status: u16,
 }
 
-/// How long answers took to begin.
-#[derive(Debug, Default)]
-struct Latency {
-    /// By class; the last is for those above all bounds.
-    counts: [u64; BOUNDS.len() + 1],
-    seconds: f64,
+/// The label of a route.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabel {
+    route: String,
+}
+
+/// The counters of the HTTP server.
+#[derive(Debug)]
+pub(super) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    durations: Family<RouteLabel, Histogram>,
+    connections: Counter,
+    open_connections: Gauge,
+    received: Counter,
+    sent: Counter,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let metrics = Self {
+            registry: Registry::default(),
+            requests: Family::default(),
+            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            connections: Counter::default(),
+            open_connections: Gauge::default(),
+            received: Counter::default(),
+            sent: Counter::default(),
+        };
+        let mut registry = Registry::default();
+        registry.register("shardd_http_requests", "Requests answered", metrics.requests.clone());
+        registry.register(
+            "shardd_http_request_duration_seconds",
+            "Time until the response began, in seconds",
+            metrics.durations.clone(),
+        );
+        registry.register(
+            "shardd_http_connections_accepted",
+            "Connections accepted",
+            metrics.connections.clone(),
+        );
+        registry.register("shardd_http_connections", "Open connections", metrics.open_connections.clone());
+        registry.register("shardd_http_received_bytes", "Bytes received over HTTP", metrics.received.clone());
+        registry.register("shardd_http_sent_bytes", "Bytes sent over HTTP", metrics.sent.clone());
+        Self { registry, ..metrics }
+    }
 }
 
 impl Metrics {
-    /// A request was answered. The route is one of the router's, so there are few.
+    /// Counts a response. The route is one of the router's, so there are few.
     pub(super) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
-        let key = (route.to_owned(), method_name(method), status);
-        *self.requests.lock().expect("no panic while held").entry(key).or_default() += 1;
-        let seconds = took.as_secs_f64();
-        let class = BOUNDS.iter().position(|bound| seconds <= *bound).unwrap_or(BOUNDS.len());
-        let mut latencies = self.latencies.lock().expect("no panic while held");
-        let latency = latencies.entry(route.to_owned()).or_default();
-        latency.counts[class] += 1;
-        latency.seconds += seconds;
+        let labels = RequestLabels { route: route.to_owned(), method: method_name(method), status };
+        self.requests.get_or_create(&labels).inc();
+        self.durations.get_or_create(&RouteLabel { route: labels.route }).observe(took.as_secs_f64());
     }
 
     pub(super) fn connected(&self) {
-        self.connections.fetch_add(1, Relaxed);
+        self.connections.inc();
+        self.open_connections.inc();
     }
 
     pub(super) fn disconnected(&self) {
-        self.connections_ended.fetch_add(1, Relaxed);
+        self.open_connections.dec();
     }
 
     pub(super) fn received(&self, bytes: usize) {
-        self.bytes_received.fetch_add(bytes as u64, Relaxed);
+        self.received.inc_by(bytes as u64);
     }
 
     pub(super) fn sent(&self, bytes: usize) {
-        self.bytes_sent.fetch_add(bytes as u64, Relaxed);
-    }
-
-    fn write(&self, page: &mut Page) {
-        page.family("shardd_http_requests_total", "counter", "Requests answered.");
-        for ((route, method, status), count) in self.requests.lock().expect("no panic while held").iter() {
-            let labels = format!("route=\"{route}\",method=\"{method}\",status=\"{status}\"");
-            page.sample("", &labels, *count);
-        }
-        page.family(
-            "shardd_http_request_duration_seconds",
-            "histogram",
-            "Time until the answer began, in seconds.",
-        );
-        for (route, latency) in self.latencies.lock().expect("no panic while held").iter() {
-            let mut count = 0;
-            for (class, more) in latency.counts.iter().enumerate() {
-                count += more;
-                let bound = BOUNDS.get(class).map_or_else(|| "+Inf".to_owned(), f64::to_string);
-                page.sample("_bucket", &format!("route=\"{route}\",le=\"{bound}\""), count);
-            }
-            page.sample("_sum", &format!("route=\"{route}\""), latency.seconds);
-            page.sample("_count", &format!("route=\"{route}\""), count);
-        }
-        let (made, ended) = (self.connections.load(Relaxed), self.connections_ended.load(Relaxed));
-        page.one("shardd_http_connections_total", "counter", "Connections accepted.", made);
-        page.one("shardd_http_connections", "gauge", "Open connections.", made.saturating_sub(ended));
-        let received = self.bytes_received.load(Relaxed);
-        page.one("shardd_http_received_bytes_total", "counter", "Bytes received over HTTP.", received);
-        let sent = self.bytes_sent.load(Relaxed);
-        page.one("shardd_http_sent_bytes_total", "counter", "Bytes sent over HTTP.", sent);
+        self.sent.inc_by(bytes as u64);
     }
 }
 
-/// One of the methods that there are; anybody may invent more.
+/// One of the standard methods; clients may invent any number of others.
 fn method_name(method: &Method) -> &'static str {
     const KNOWN: [Method; 9] = [
         Method::GET,
@@ -116,174 +124,204 @@ fn method_name(method: &Method) -> &'static str {
     KNOWN.iter().position(|known| known == method).map_or("other", |at| NAMES[at])
 }
 
-/// A page of metrics being written.
+/// The values of one moment, to be read by one scrape.
 #[derive(Default)]
-struct Page {
-    text: String,
-    family: &'static str,
-}
+struct Snapshot(Registry);
 
-impl Page {
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
-        self.family = name;
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+impl Snapshot {
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.0.register(name, help, ConstCounter::new(value));
     }
 
-    fn sample(&mut self, suffix: &str, labels: &str, value: impl std::fmt::Display) {
-        let family = self.family;
-        let _ = match labels {
-            "" => writeln!(self.text, "{family}{suffix} {value}"),
-            _ => writeln!(self.text, "{family}{suffix}{{{labels}}} {value}"),
-        };
+    fn counter_seconds(&mut self, name: &str, help: &str, value: f64) {
+        self.0.register(name, help, ConstCounter::new(value));
     }
 
-    fn one(&mut self, name: &'static str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.family(name, kind, help);
-        self.sample("", "", value);
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.0.register(name, help, ConstGauge::new(value));
     }
-}
 
-/// The metadata that this node keeps, and its copy.
-fn write_metadata(page: &mut Page, status: &MetadataStatus) {
-    let takes = u8::from(status.trouble.is_none());
-    page.one("shardd_metadata_writable", "gauge", "1 if the metadata takes changes.", takes);
-    let epoch = "Nodes that have kept the metadata one after the other.";
-    page.one("shardd_metadata_epoch", "gauge", epoch, status.epoch);
-    let lag = "Seconds for which changes have waited that the copy in the store lacks.";
-    page.one("shardd_metadata_copy_lag_seconds", "gauge", lag, status.lag_s);
-    let bytes = "Bytes of keys and values in the copy of the metadata.";
-    page.one("shardd_metadata_copy_bytes", "gauge", bytes, status.copy_bytes);
-}
+    fn flag(&mut self, name: &str, help: &str, value: bool) {
+        self.gauge(name, help, value.into());
+    }
 
-/// The counts of the engine.
-fn write_node(page: &mut Page, status: &NodeStatus, ready: bool) {
-    page.one("shardd_ready", "gauge", "1 if the node takes new work.", u8::from(ready));
-    let cache = status.cache_used_bytes;
-    page.one("shardd_cache_bytes", "gauge", "Bytes of the cache in use.", cache);
-    page.one("shardd_cache_limit_bytes", "gauge", "Limit of the cache in bytes.", status.cache_limit_bytes);
-    page.one("shardd_cache_grains", "gauge", "Grains in the cache.", status.cache_grains);
-    let origin = "Bytes of shard data read from the store.";
-    page.one("shardd_origin_read_bytes_total", "counter", origin, status.origin_bytes);
-    let requests = "Requests for shard data made to the store.";
-    page.one("shardd_origin_requests_total", "counter", requests, status.origin_requests);
-    let counters = &status.counters;
-    page.one(
-        "shardd_fill_grains_total",
-        "counter",
-        "Grains kept of shards read whole.",
-        counters.fill_grains,
-    );
-    page.one(
-        "shardd_fill_bytes_total",
-        "counter",
-        "Bytes of shards read whole from the store and kept.",
-        counters.fill_bytes,
-    );
-    let forwarded = "Grains of shards read whole that were given to other nodes.";
-    page.one("shardd_forwarded_grains_total", "counter", forwarded, counters.forwarded_grains);
-    page.family(
-        "shardd_misses_total",
-        "counter",
-        "Grains that were not here when wanted, by where they came from.",
-    );
-    page.sample("", "from=\"peer\"", counters.misses_from_peers);
-    page.sample("", "from=\"origin\"", counters.misses_from_origin);
-    page.family("shardd_miss_bytes_total", "counter", "Bytes of missed grains, by source.");
-    page.sample("", "from=\"peer\"", counters.miss_bytes_from_peers);
-    page.sample("", "from=\"origin\"", counters.miss_bytes_from_origin);
-    page.family(
-        "shardd_corrupt_grains_total",
-        "counter",
-        "Grains that did not match the manifest, by where they were.",
-    );
-    page.sample("", "location=\"disk\"", counters.corrupt_on_disk);
-    page.sample("", "location=\"peer\"", counters.corrupt_from_peers);
-    page.one(
-        "shardd_served_grains_total",
-        "counter",
-        "Grains given to nodes that asked.",
-        counters.served_grains,
-    );
-    let served = "Bytes of grains given to nodes that asked.";
-    page.one("shardd_served_bytes_total", "counter", served, counters.served_bytes);
-    let stalled = "Time that loaders waited for the exchange.";
-    page.one("shardd_exchange_stalled_seconds_total", "counter", stalled, counters.stalled_s);
-    let sending = "Time in which the node was sending a chunk.";
-    page.one("shardd_exchange_seconds_total", "counter", sending, counters.exchange_s);
-    // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
-    let sum = |count: fn(&shardd_api::exchange::EpochExchange) -> u64| {
-        counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>()
-    };
-    page.family(
-        "shardd_exchange_grains",
-        "gauge",
-        "Grains of the epochs exchanged lately, by what became of them.",
-    );
-    page.sample("", "state=\"expected\"", sum(|counts| counts.expected_grains));
-    page.sample("", "state=\"received\"", sum(|counts| counts.received_grains));
-    page.sample("", "state=\"sent\"", sum(|counts| counts.sent_grains));
-    page.sample("", "state=\"unsent\"", sum(|counts| counts.unsent_grains));
-    let (received, sent) = (sum(|counts| counts.received_bytes), sum(|counts| counts.sent_bytes));
-    page.one(
-        "shardd_exchange_received_bytes",
-        "gauge",
-        "Bytes received of the epochs exchanged lately.",
-        received,
-    );
-    page.one("shardd_exchange_sent_bytes", "gauge", "Bytes sent in recent epochs.", sent);
-    let ExchangeNow { paused, waiting, .. } = &status.exchange_now;
-    page.one("shardd_exchange_paused", "gauge", "1 if the exchange is paused.", u8::from(*paused));
-    let waiting: u64 = waiting.iter().map(|run| run.bytes).sum();
-    page.one("shardd_exchange_waiting_bytes", "gauge", "Bytes waiting to be sent.", waiting);
-    write_health(page, status);
-}
-
-/// The slow, silent or faulty nodes.
-fn write_health(page: &mut Page, status: &NodeStatus) {
-    let seconds = |micros: u64| micros as f64 / 1e6;
-    let (disk, peers) = (status.measured.disk, &status.measured.peers);
-    page.family("shardd_disk_seconds", "gauge", "Mean recent latency of the cache's disk, in seconds.");
-    for (does, micros) in [("read", disk.read_micros), ("sync", disk.sync_micros)] {
-        if let Some(micros) = micros {
-            page.sample("", &format!("op=\"{does}\""), seconds(micros));
+    /// A counter with one label.
+    fn counters<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        values: [(&'static str, u64); N],
+    ) {
+        let family = Family::<[(&'static str, &'static str); 1], Counter>::default();
+        for (value, count) in values {
+            family.get_or_create(&[(label, value)]).inc_by(count);
         }
+        self.0.register(name, help, family);
     }
-    page.family("shardd_peer_answer_seconds", "gauge", "Mean recent latency of nodes, in seconds.");
-    for peer in peers {
-        if let Some(micros) = peer.answer_micros {
-            page.sample("", &format!("node=\"{}\"", peer.node), seconds(micros));
+
+    /// A gauge with labels.
+    fn gauges<const L: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, String); L], f64)>,
+    ) {
+        let family = Family::<Vec<(&'static str, String)>, FloatGauge>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels.to_vec()).set(value);
         }
+        self.0.register(name, help, family);
     }
-    page.family("shardd_peer_timeouts", "gauge", "Requests that nodes did not answer; decays.");
-    for peer in peers {
-        page.sample("", &format!("node=\"{}\"", peer.node), peer.silences);
+
+    /// The metadata that this node keeps, and its copy.
+    fn metadata(&mut self, status: &MetadataStatus) {
+        self.flag("shardd_metadata_writable", "1 if the metadata accepts changes", status.trouble.is_none());
+        self.gauge(
+            "shardd_metadata_epoch",
+            "Number of nodes that have kept the metadata, one after the other",
+            status.epoch,
+        );
+        let lag = "Age of the oldest change that the copy in the store lacks, in seconds";
+        self.gauges("shardd_metadata_copy_lag_seconds", lag, [([], status.lag_s as f64)]);
+        self.gauge(
+            "shardd_metadata_copy_bytes",
+            "Bytes of keys and values in the copy of the metadata",
+            status.copy_bytes,
+        );
     }
-    page.family("shardd_peer_wrong_grains", "gauge", "Grains that nodes sent with wrong bytes; decays.");
-    for peer in peers {
-        page.sample("", &format!("node=\"{}\"", peer.node), peer.wrong_grains);
+
+    /// The counters of the engine.
+    fn node(&mut self, status: &NodeStatus, ready: bool) {
+        self.flag("shardd_ready", "1 if the node accepts new work", ready);
+        self.gauge("shardd_cache_bytes", "Bytes of the cache in use", status.cache_used_bytes);
+        self.gauge("shardd_cache_limit_bytes", "Limit of the cache in bytes", status.cache_limit_bytes);
+        self.gauge("shardd_cache_grains", "Grains in the cache", status.cache_grains);
+        self.counter(
+            "shardd_origin_read_bytes",
+            "Bytes of shard data read from the store",
+            status.origin_bytes,
+        );
+        self.counter(
+            "shardd_origin_requests",
+            "Requests for shard data sent to the store",
+            status.origin_requests,
+        );
+        let counters = &status.counters;
+        self.counter(
+            "shardd_fill_grains",
+            "Grains kept of shards that were read whole",
+            counters.fill_grains,
+        );
+        self.counter("shardd_fill_bytes", "Bytes kept of shards that were read whole", counters.fill_bytes);
+        self.counter(
+            "shardd_forwarded_grains",
+            "Grains of shards read whole that were sent to other nodes",
+            counters.forwarded_grains,
+        );
+        let misses = [("peer", counters.misses_from_peers), ("origin", counters.misses_from_origin)];
+        self.counters("shardd_misses", "Grains that the cache lacked, by source", "from", misses);
+        let bytes = [("peer", counters.miss_bytes_from_peers), ("origin", counters.miss_bytes_from_origin)];
+        self.counters("shardd_miss_bytes", "Bytes of grains that the cache lacked, by source", "from", bytes);
+        let corrupt = [("disk", counters.corrupt_on_disk), ("peer", counters.corrupt_from_peers)];
+        let help = "Grains that did not match the manifest, by location";
+        self.counters("shardd_corrupt_grains", help, "location", corrupt);
+        self.counter("shardd_served_grains", "Grains sent to nodes on request", counters.served_grains);
+        self.counter(
+            "shardd_served_bytes",
+            "Bytes of grains sent to nodes on request",
+            counters.served_bytes,
+        );
+        self.exchange(status);
+        self.health(status);
     }
-    page.family(
-        "shardd_node_unhealthy",
-        "gauge",
-        "1 for each node that this one finds slow, silent or wrong.",
-    );
-    for trouble in &status.troubles {
-        page.sample("", &format!("node=\"{}\",reason=\"{}\"", trouble.node, trouble.what.name()), 1);
+
+    fn exchange(&mut self, status: &NodeStatus) {
+        let counters = &status.counters;
+        self.counter_seconds(
+            "shardd_exchange_stalled_seconds",
+            "Time that loaders waited for the exchange, in seconds",
+            counters.stalled_s,
+        );
+        self.counter_seconds(
+            "shardd_exchange_seconds",
+            "Time in which the node sent a chunk, in seconds",
+            counters.exchange_s,
+        );
+        // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
+        let sum = |count: fn(&EpochExchange) -> u64| counters.exchange.iter().map(count).sum::<u64>();
+        let states: [(&str, fn(&EpochExchange) -> u64); 4] = [
+            ("expected", |epoch| epoch.counts.expected_grains),
+            ("received", |epoch| epoch.counts.received_grains),
+            ("sent", |epoch| epoch.counts.sent_grains),
+            ("unsent", |epoch| epoch.counts.unsent_grains),
+        ];
+        self.gauges(
+            "shardd_exchange_grains",
+            "Grains of recent epochs, by state",
+            states.map(|(state, count)| ([("state", state.to_owned())], sum(count) as f64)),
+        );
+        let received = sum(|epoch| epoch.counts.received_bytes);
+        self.gauge("shardd_exchange_received_bytes", "Bytes received in recent epochs", received);
+        let sent = sum(|epoch| epoch.counts.sent_bytes);
+        self.gauge("shardd_exchange_sent_bytes", "Bytes sent in recent epochs", sent);
+        let ExchangeNow { paused, waiting, .. } = &status.exchange_now;
+        self.flag("shardd_exchange_paused", "1 if the exchange is paused", *paused);
+        let waiting = waiting.iter().map(|run| run.bytes).sum();
+        self.gauge("shardd_exchange_waiting_bytes", "Bytes waiting to be sent", waiting);
+    }
+
+    /// Slow, silent and corrupt disks and nodes.
+    fn health(&mut self, status: &NodeStatus) {
+        let seconds = |micros: u64| micros as f64 / 1e6;
+        let (disk, peers) = (status.measured.disk, &status.measured.peers);
+        let ops = [("read", disk.read_micros), ("sync", disk.sync_micros)];
+        self.gauges(
+            "shardd_disk_latency_seconds",
+            "Mean recent latency of the cache's disk, in seconds",
+            ops.into_iter().filter_map(|(op, micros)| Some(([("op", op.to_owned())], seconds(micros?)))),
+        );
+        let node = |peer: &Peer| [("node", peer.node.to_string())];
+        self.gauges(
+            "shardd_peer_latency_seconds",
+            "Mean recent latency of other nodes, in seconds",
+            peers.iter().filter_map(|peer| Some((node(peer), seconds(peer.answer_micros?)))),
+        );
+        self.gauges(
+            "shardd_peer_timeouts",
+            "Requests that nodes did not answer; decays",
+            peers.iter().map(|peer| (node(peer), peer.silences)),
+        );
+        self.gauges(
+            "shardd_peer_wrong_grains",
+            "Grains that nodes sent with wrong bytes; decays",
+            peers.iter().map(|peer| (node(peer), peer.wrong_grains)),
+        );
+        let labels =
+            |node: &dyn ToString, reason: &str| [("node", node.to_string()), ("reason", reason.to_owned())];
+        self.gauges(
+            "shardd_node_unhealthy",
+            "1 for each node that this one finds slow, silent or corrupt",
+            status.troubles.iter().map(|issue| (labels(&issue.node, issue.what.name()), 1.0)),
+        );
     }
 }
 
 /// The counters of this node since its start, for Prometheus.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4")))]
+    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4; charset=utf-8")))]
 pub(super) async fn metrics(state: State) -> Answer {
-    let mut page = Page::default();
-    state.metrics.write(&mut page);
+    let mut snapshot = Snapshot::default();
     let able = state.api.engine.unready().is_none() && state.api.metadata_trouble().is_none();
-    let ready = able && !state.draining.is_cancelled();
-    write_node(&mut page, &state.api.engine.status(), ready);
+    snapshot.node(&state.api.engine.status(), able && !state.draining.is_cancelled());
     if let Some(keeping) = &state.api.keeping {
-        write_metadata(&mut page, &keeping.status());
+        snapshot.metadata(&keeping.status());
     }
-    page.one("shardd_event_followers", "gauge", "Clients that follow events.", state.events.followers());
-    Ok(([(CONTENT_TYPE, "text/plain; version=0.0.4")], page.text).into_response())
+    let followers = state.events.followers();
+    snapshot.gauge("shardd_event_followers", "Clients that follow events", followers as u64);
+    let mut text = String::new();
+    for registry in [&state.metrics.registry, &snapshot.0] {
+        prometheus_text::encode(&mut text, registry).expect("writing to a string succeeds");
+    }
+    Ok(([(CONTENT_TYPE, prometheus_text::CONTENT_TYPE)], text).into_response())
 }
