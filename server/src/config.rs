@@ -42,6 +42,13 @@ const GRACE: Duration = Duration::from_secs(90);
 /// Below that there would be no time to try twice.
 const SHORTEST_LIFE: Duration = Duration::from_secs(6);
 
+/// The headings of the help.
+const NODE: &str = "Node";
+const STORE: &str = "Store and metadata";
+const CACHE: &str = "Cache and exchange";
+const SECURITY: &str = "Security";
+const LOGGING: &str = "Logging";
+
 /// Every setting of `shardd serve`, by the same name as flag (`--cache-size`), environment variable
 /// (`SHARDD_CACHE_SIZE`) and key of the settings file (`cache-size`). The help of each ends with its default; a page of
 /// settings is made of it.
@@ -49,41 +56,42 @@ const SHORTEST_LIFE: Duration = Duration::from_secs(6);
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Settings {
     /// Directory for everything the node keeps: store, cache, metadata, certificate [default: shardd-data]
-    #[arg(long, value_name = "DIR", env = "SHARDD_DATA")]
+    #[arg(help_heading = NODE, long, value_name = "DIR", env = "SHARDD_DATA")]
     pub data: Option<PathBuf>,
 
     /// Name of this node in its cluster: a-z, 0-9 and '-', up to 40 characters [default: n1 for the first node, a name
     /// made from its key for one that joins]
-    #[arg(long, value_name = "NAME", env = "SHARDD_ID")]
+    #[arg(help_heading = NODE, long, value_name = "NAME", env = "SHARDD_ID")]
     pub id: Option<NodeId>,
 
     /// Address of the HTTP API [default: 127.0.0.1:7700]
-    #[arg(long, value_name = "ADDR", env = "SHARDD_HTTP")]
+    #[arg(help_heading = NODE, long, value_name = "ADDR", env = "SHARDD_HTTP")]
     pub http: Option<SocketAddr>,
 
     /// Address for other nodes (UDP); port 0 takes a free one and keeps it over restarts [default: 127.0.0.1:0]
-    #[arg(long, value_name = "ADDR", env = "SHARDD_QUIC")]
+    #[arg(help_heading = NODE, long, value_name = "ADDR", env = "SHARDD_QUIC")]
     pub quic: Option<SocketAddr>,
 
     /// Durable store, as URL or directory [default: store/ in the data directory, or the first node's when joining]
-    #[arg(long, value_name = "URL", env = "SHARDD_STORE")]
+    #[arg(help_heading = STORE, long, value_name = "URL", env = "SHARDD_STORE")]
     pub store: Option<String>,
 
     /// Address of the service of the store, where it is not the cloud's own, such as
     /// `https://minio.example.org:9000` [default: the cloud's own]
-    #[arg(long, value_name = "URL", env = "SHARDD_STORE_ENDPOINT")]
+    #[arg(help_heading = STORE, long, value_name = "URL", env = "SHARDD_STORE_ENDPOINT")]
     pub store_endpoint: Option<String>,
 
     /// Region of the store's bucket [default: AWS_REGION, or us-east-1]
-    #[arg(long, value_name = "REGION", env = "SHARDD_STORE_REGION")]
+    #[arg(help_heading = STORE, long, value_name = "REGION", env = "SHARDD_STORE_REGION")]
     pub store_region: Option<String>,
 
     /// File of certificates (PEM) to trust at the store's service, beside the system's [default: none]
-    #[arg(long, value_name = "FILE", env = "SHARDD_STORE_CA")]
+    #[arg(help_heading = STORE, long, value_name = "FILE", env = "SHARDD_STORE_CA")]
     pub store_ca: Option<PathBuf>,
 
     /// Access the store without credentials, for public buckets [default: false]
     #[arg(
+        help_heading = STORE,
         long,
         env = "SHARDD_STORE_ANONYMOUS",
         value_name = "true|false",
@@ -93,70 +101,71 @@ pub struct Settings {
     pub store_anonymous: Option<bool>,
 
     /// Limit of bytes a second to and from the store's service, such as 100MiB [default: no limit]
-    #[arg(long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
+    #[arg(help_heading = STORE, long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
     pub store_bandwidth: Option<ByteSize>,
 
     /// Where metadata is kept: sled, in the first node's data directory, or etcd as
     /// `etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]`
     /// [default: sled, or that of the first node when joining]
-    #[arg(long, value_name = "URL", env = "SHARDD_METASTORE")]
+    #[arg(help_heading = STORE, long, value_name = "URL", env = "SHARDD_METASTORE")]
     pub metastore: Option<String>,
 
     /// Space the cache may use, never exceeded [default: 64GiB]
-    #[arg(long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
+    #[arg(help_heading = CACHE, long, value_name = "SIZE", env = "SHARDD_CACHE_SIZE")]
     pub cache_size: Option<ByteSize>,
 
     /// Space that caches and a store in a directory leave free on their disks, for metadata there [default:
     /// 1GiB, or a twentieth of a smaller disk]
-    #[arg(long, value_name = "SIZE", env = "SHARDD_DISK_RESERVE")]
+    #[arg(help_heading = CACHE, long, value_name = "SIZE", env = "SHARDD_DISK_RESERVE")]
     pub disk_reserve: Option<ByteSize>,
 
     /// Where loaders of this machine connect to borrow grains of the cache: a Unix-domain socket, made when
     /// the node starts. Name a place that containers mount for those in them [default: shardd.sock in the
     /// data directory]
-    #[arg(long, value_name = "FILE", env = "SHARDD_SOCKET")]
+    #[arg(help_heading = CACHE, long, value_name = "FILE", env = "SHARDD_SOCKET")]
     pub socket: Option<PathBuf>,
 
     /// The form in which loaders of this machine get grains: the files of the cache, to be read; a ring of
     /// memory into which the requested grains are copied; or nothing, so that they are sent bytes over HTTP
     /// [default: files]
-    #[arg(long, value_name = "files|ring|none", env = "SHARDD_SHARE")]
+    #[arg(help_heading = CACHE, long, value_name = "files|ring|none", env = "SHARDD_SHARE")]
     pub share: Option<Share>,
 
     /// How fast the exchange may send: `auto` is as fast as the ranks read and no faster, a size such as 50MiB the same and at
     /// most this many bytes a second, `unlimited` without a limit [default: auto]
-    #[arg(long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
+    #[arg(help_heading = CACHE, long, value_name = "auto|SIZE|unlimited", env = "SHARDD_EXCHANGE_RATE")]
     pub exchange_rate: Option<ExchangeRate>,
 
     /// Join the cluster of another node: its join token, or @ and the path of its join-token file [default:
     /// none]
-    #[arg(long, value_name = "TOKEN|@FILE", env = "SHARDD_JOIN")]
+    #[arg(help_heading = NODE, long, value_name = "TOKEN|@FILE", env = "SHARDD_JOIN")]
     pub join: Option<String>,
 
     /// File to write the ready line to once the node serves [default: none]
-    #[arg(long, value_name = "FILE", env = "SHARDD_READY_FILE")]
+    #[arg(help_heading = NODE, long, value_name = "FILE", env = "SHARDD_READY_FILE")]
     pub ready_file: Option<PathBuf>,
 
     /// Action on SIGTERM: stop within 5 s, or first let other nodes take over what this one hosts, for
     /// machines that are taken away with a warning; a second signal stops at once [default: stop]
-    #[arg(long, value_name = "stop|drain", env = "SHARDD_ON_SIGTERM")]
+    #[arg(help_heading = NODE, long, value_name = "stop|drain", env = "SHARDD_ON_SIGTERM")]
     pub on_sigterm: Option<OnSigterm>,
 
     /// Time limit of --on-sigterm drain [default: 90s]
-    #[arg(long, value_name = "TIME", env = "SHARDD_GRACE")]
+    #[arg(help_heading = NODE, long, value_name = "TIME", env = "SHARDD_GRACE")]
     pub grace: Option<Span>,
 
     /// Format of log lines on stderr [default: text]
-    #[arg(long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
+    #[arg(help_heading = LOGGING, long, value_name = "text|json", env = "SHARDD_LOG_FORMAT")]
     pub log_format: Option<LogFormat>,
 
     /// Log level on stderr: error, warn, info or debug [default: info]
-    #[arg(long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
+    #[arg(help_heading = LOGGING, long, value_name = "LEVEL", env = "SHARDD_LOG_LEVEL")]
     pub log_level: Option<LogLevel>,
 
     /// Serve https, with a certificate that the cluster's authority signed, or with --tls-cert [default: that
     /// of the first node when joining, else false]
     #[arg(
+        help_heading = SECURITY,
         long,
         env = "SHARDD_TLS",
         value_name = "true|false",
@@ -167,35 +176,36 @@ pub struct Settings {
 
     /// File of a certificate for https (PEM, its chain after it) in place of the cluster's; read again when it changes
     /// [default: none]
-    #[arg(long, value_name = "FILE", env = "SHARDD_TLS_CERT")]
+    #[arg(help_heading = SECURITY, long, value_name = "FILE", env = "SHARDD_TLS_CERT")]
     pub tls_cert: Option<PathBuf>,
 
     /// File of the key (PEM) to --tls-cert [default: none]
-    #[arg(long, value_name = "FILE", env = "SHARDD_TLS_KEY")]
+    #[arg(help_heading = SECURITY, long, value_name = "FILE", env = "SHARDD_TLS_KEY")]
     pub tls_key: Option<PathBuf>,
 
     /// More names and addresses under which clients reach this node over https, with commas between them
     /// [default: the address of --http, or of --quic where that is a wildcard]
-    #[arg(long, value_name = "HOST,…", env = "SHARDD_TLS_HOSTS")]
+    #[arg(help_heading = SECURITY, long, value_name = "HOST,…", env = "SHARDD_TLS_HOSTS")]
     pub tls_hosts: Option<Hosts>,
 
     /// More names and addresses under which this node may be asked while it asks for no token, with commas between them: those of
     /// proxies and probes [default: localhost, every address of this machine, and --tls-hosts]
-    #[arg(long, value_name = "HOST,…", env = "SHARDD_ALLOWED_HOSTS")]
+    #[arg(help_heading = SECURITY, long, value_name = "HOST,…", env = "SHARDD_ALLOWED_HOSTS")]
     pub allowed_hosts: Option<Hosts>,
 
     /// Lifetime of the certificates that the first node signs; nodes renew them after two thirds [default:
     /// 30d]
-    #[arg(long, value_name = "TIME", env = "SHARDD_CERTIFICATE_LIFETIME")]
+    #[arg(help_heading = SECURITY, long, value_name = "TIME", env = "SHARDD_CERTIFICATE_LIFETIME")]
     pub certificate_lifetime: Option<Span>,
 
     /// Clients admitted over HTTP: all, or holders of a token [default: that of the first node when joining,
     /// else none]
-    #[arg(long, value_name = "none|tokens", env = "SHARDD_AUTH")]
+    #[arg(help_heading = SECURITY, long, value_name = "none|tokens", env = "SHARDD_AUTH")]
     pub auth: Option<Auth>,
 
     /// Serve other machines without TLS, or without asking for tokens [default: false]
     #[arg(
+        help_heading = SECURITY,
         long,
         env = "SHARDD_ALLOW_INSECURE_HTTP",
         value_name = "true|false",
