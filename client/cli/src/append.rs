@@ -9,9 +9,9 @@ use serde_json::json;
 use shardd_ingest::version::{AppendError, Base, append, appending, made_of, open_to_append, refuse_file};
 use shardd_ingest::{Resources, Source};
 use shardd_store::catalog::{Catalog, CommitNote, Shelf};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{duration, plural};
 use crate::ingest::{Effort, links};

@@ -13,11 +13,11 @@ use shardd_api::node::NodeId;
 use shardd_certificates::{
     self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME,
 };
+use shardd_store::connect::{Connect, Servers, Target};
 use shardd_store::http::HttpClient;
 use shardfmt::digest::Digest;
 
 use crate::ask::confirmed;
-use crate::connect::{Connect, Servers, Target};
 use crate::failure::Failure;
 use crate::human::date;
 use crate::output;

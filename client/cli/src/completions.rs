@@ -4,7 +4,8 @@ use clap::{Args, CommandFactory};
 use clap_complete::{Shell, generate};
 use serde_json::json;
 
-use crate::{Cli, output};
+use crate::cli::Cli;
+use crate::output;
 
 /// Print a script that completes commands and options in a shell
 ///

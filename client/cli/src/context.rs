@@ -2,9 +2,8 @@
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
+use shardd_store::connect::{self, Connect, ContextName, Contexts, Place, Source};
 
-use crate::connect::{Connect, Source};
-use crate::contexts::{self, ContextName, Contexts, Place};
 use crate::failure::Failure;
 use crate::output;
 use crate::table::{Table, facts};
@@ -137,7 +136,7 @@ fn list(contexts: &Contexts, json: bool) {
 /// Where commands work now, and what says so.
 fn now(connect: &Connect, json: bool) -> Result<(), Failure> {
     let (place, source) = connect.place()?;
-    let file = contexts::path().map(|path| path.display().to_string());
+    let file = connect::path().map(|path| path.display().to_string());
     if json {
         let context = match &source {
             Source::Context { name, .. } => Some(name),

@@ -5,10 +5,10 @@ use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Base, Change, ColumnDrift, Diff as Found, Drift, LabelShare, diff, drift};
 use shardd_store::catalog::{Catalog, DatasetInfo, Shelf};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::statistics::Quantiles;
 use shardfmt::{At, DatasetRef, Manifest};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{count, percent};
 use crate::output;

@@ -8,11 +8,12 @@ use serde_json::json;
 use shardd_api::drain::{Drained, NodeState};
 use shardd_api::node::NodeId;
 use shardd_api::protocol::DrainRequest;
+use shardd_store::connect::Connect;
 use shardd_store::http::HttpClient;
 
-use crate::connect::{Connect, live_nodes, not_live};
 use crate::failure::Failure;
 use crate::human::{parse_duration, plural};
+use crate::nodes::{live_nodes, not_live};
 use crate::output;
 
 /// How often it is looked how far a node is.

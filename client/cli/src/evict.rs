@@ -7,12 +7,13 @@ use serde::Serialize;
 use shardd_api::drain::NodeState;
 use shardd_api::evict::{Evict as Asked, Evicted};
 use shardd_api::node::NodeId;
+use shardd_store::connect::{Connect, find_version};
 use shardd_store::http::HttpClient;
 use shardfmt::{ByteSize, DatasetRef};
 
-use crate::connect::{Connect, find_version, live_nodes, not_live};
 use crate::failure::Failure;
 use crate::human::count;
+use crate::nodes::{live_nodes, not_live};
 use crate::output;
 use crate::table::Table;
 

@@ -5,10 +5,11 @@ use serde::Serialize;
 use shardd_api::exchange::{ChangeExchange, ExchangeNow, ExchangeOverrides, RateOverride};
 use shardd_api::node::NodeId;
 use shardd_api::protocol::{RunId, RunView};
+use shardd_store::connect::{Connect, Servers};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, Servers, not_live};
 use crate::failure::Failure;
+use crate::nodes::not_live;
 use crate::output;
 use crate::status::{Exchanged, NodePicture, exchanged};
 use crate::table::Table;

@@ -13,11 +13,12 @@ use shardd_api::node::NodeId;
 use shardd_api::placement::explain::{Because, Why};
 use shardd_api::protocol::RunId;
 use shardd_plan::Plan;
+use shardd_store::connect::Connect;
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, plural};
+use crate::nodes::live_nodes;
 use crate::output;
 use crate::table::{Table, facts};
 

@@ -7,9 +7,9 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_ingest::version::{ExportFormat, ExportOptions, export};
 use shardd_store::catalog::Shelf;
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetRef};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{duration, plural};
 use crate::ingest::processors;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use shardd_api::suggest::nearest;
+use shardd_store::connect::ConnectError;
 
 /// Why a command did not succeed.
 #[derive(Debug)]
@@ -49,9 +49,13 @@ impl fmt::Display for Failure {
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: std::error::Error + 'static> From<E> for Failure {
     fn from(error: E) -> Failure {
-        Failure::Failed(one_line(&error))
+        let line = one_line(&error);
+        match (&error as &dyn std::any::Any).downcast_ref::<ConnectError>() {
+            Some(error) if error.is_usage() => Failure::Usage(line),
+            _ => Failure::Failed(line),
+        }
     }
 }
 
@@ -113,24 +117,6 @@ pub(crate) fn usage_line(rendered: &str, help: &str) -> String {
     }
 }
 
-/// The limit of listed names.
-const NAMED: usize = 20;
-
-/// There is no `what`, asked for as `wrong`: says what there is instead, and which of it may be meant.
-pub(crate) fn no_such(what: &str, wrong: &str, names: &[String]) -> String {
-    if names.is_empty() {
-        return format!("there is no {what}, nor any other yet");
-    }
-    let more = match names.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    let listed = names[..names.len().min(NAMED)].join(", ");
-    let meant = nearest(wrong, names.iter().map(String::as_str));
-    let meant = meant.map(|name| format!("; is it {name}?")).unwrap_or_default();
-    format!("there is no {what}: there is {listed}{more}{meant}")
-}
-
 fn flat(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -156,20 +142,6 @@ mod tests {
         let said = with_flags("leave the column out (`columns`) or the samples (`on_error`: skip)");
         assert_eq!(said, "leave the column out (--columns) or the samples (--on-error skip)");
         assert_eq!(with_flags("see `shardctl log under`"), "see `shardctl log under`");
-    }
-
-    #[test]
-    fn what_is_not_there_is_told_with_what_is() {
-        let names = ["cifar10".to_owned(), "digits".to_owned()];
-        assert_eq!(
-            no_such("dataset digts", "digts", &names),
-            "there is no dataset digts: there is cifar10, digits; is it digits?"
-        );
-        assert_eq!(no_such("dataset x", "x", &names), "there is no dataset x: there is cifar10, digits");
-        assert_eq!(no_such("tag x", "x", &[]), "there is no tag x, nor any other yet");
-        let many: Vec<String> = (0..1000).map(|n| format!("d{n:03}")).collect();
-        let said = no_such("dataset d9999", "d9999", &many);
-        assert!(said.contains("d019 and 980 more; is it d999?") && !said.contains("d020"), "{said}");
     }
 
     #[test]

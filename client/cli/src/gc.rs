@@ -6,10 +6,10 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use shardd_store::catalog::{GcOptions, GcReport, StorePlace, Tally};
+use shardd_store::connect::Connect;
 use shardfmt::ByteSize;
 
 use crate::checkpoints::{self, Unnamed};
-use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::{count, parse_duration, plural};
 use crate::output;

@@ -6,11 +6,11 @@ use arrow::datatypes::{DataType, TimeUnit};
 use clap::Args;
 use serde_json::json;
 use shardd_store::catalog::DatasetInfo;
+use shardd_store::connect::{Connect, only_dataset};
 use shardfmt::manifest::{Labels, SkippedList};
 use shardfmt::statistics::{ColumnStatistics, Measure, Quantiles, Spread};
 use shardfmt::{ByteSize, DatasetRef, ManifestError, ManifestFile, ShardEntry};
 
-use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
 use crate::human::{count, date, duration, number, percent};
 use crate::output;

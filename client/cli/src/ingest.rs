@@ -18,11 +18,11 @@ use shardd_ingest::{
     Resources, Source, private_directory,
 };
 use shardd_store::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf, StorePlace};
+use shardd_store::connect::{Connect, Target};
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use self::split::Split;
-use crate::connect::{Connect, Target};
 use crate::failure::{Failure, one_line};
 use crate::human::{duration, plural};
 use crate::output;

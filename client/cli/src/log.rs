@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use clap::Args;
 use serde::Serialize;
 use shardd_store::catalog::{Catalog, LogEntry};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, CommitId, DatasetName, TagName};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{count, date, plural};
 use crate::output;

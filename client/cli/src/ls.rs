@@ -3,9 +3,9 @@
 use clap::Args;
 use serde::Serialize;
 use shardd_store::catalog::{DatasetInfo, TagInfo};
+use shardd_store::connect::Connect;
 use shardfmt::{ByteSize, DatasetName};
 
-use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::count;
 use crate::output;

@@ -1,16 +1,15 @@
 //! `shardctl`: the command line of shardd, for people (tables, progress bars) and for scripts (`--json`, exit codes).
 //!
-//! One small file per command. Exit codes are in [`ENDING`].
+//! One small file per command. Exit codes are in `cli.rs`.
 
 mod append;
 mod ask;
 mod audit;
 mod certs;
 mod checkpoints;
+mod cli;
 mod completions;
-mod connect;
 mod context;
-mod contexts;
 mod demo;
 mod diff;
 mod drain;
@@ -21,6 +20,7 @@ mod export;
 mod failure;
 mod forget;
 mod gc;
+mod head;
 mod holders;
 mod human;
 mod info;
@@ -28,6 +28,7 @@ mod ingest;
 mod log;
 mod ls;
 mod man;
+mod nodes;
 mod output;
 mod partition;
 mod plan;
@@ -51,6 +52,7 @@ mod strata;
 mod table;
 mod tag;
 mod token;
+mod values;
 mod verify;
 mod warm;
 mod work;
@@ -58,10 +60,9 @@ mod work;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
 use mimalloc::MiMalloc;
 
-use connect::Connect;
+use cli::{Cli, Command, subcommands};
 use failure::{Failure, usage_line};
 
 /// Large buffers come and go by the gigabyte: from the system's allocator each is fresh pages, which cost more than all
@@ -69,78 +70,9 @@ use failure::{Failure, usage_line};
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// The text below the help, and at the end of the manual page.
-const ENDING: &str = "Exit codes: 0 done, 1 failed, 2 invalid or ambiguous request; of `diff` and `runs \
-diff`: 0 the same, 1 different, 2 not compared.
-
-A command works on what --server, --store or --context says, else SHARDD_SERVER, else the context of SHARDCTL_CONTEXT or \
-the current one (see `shardctl context`), else http://127.0.0.1:7700. Contexts are kept in $SHARDCTL_CONFIG, else in \
-shardd/shardctl.toml of $XDG_CONFIG_HOME or ~/.config.
-
-With --json, standard output holds lines of JSON and nothing else; a failure is {\"error\": TEXT, \"exit\": CODE} on \
-standard error, a note {\"note\": TEXT}. Colours go to terminals only; NO_COLOR and CLICOLOR_FORCE have their usual meaning.";
-
-/// Datasets, plans and nodes of shardd
-#[derive(Parser)]
-#[command(name = "shardctl", version, about, after_long_help = ENDING, max_term_width = 100)]
-struct Cli {
-    #[command(flatten)]
-    connect: Connect,
-
-    /// Print JSON instead of tables: one value, or one line per step of long work
-    #[arg(long, global = true)]
-    json: bool,
-
-    #[command(subcommand)]
-    command: Command,
-}
-
-#[derive(Subcommand)]
-enum Command {
-    Ingest(ingest::Ingest),
-    Ls(ls::Ls),
-    Info(info::Info),
-    Log(log::Log),
-    Diff(diff::Diff),
-    Append(append::Append),
-    Reshard(reshard::Reshard),
-    Export(export::Export),
-    Tag(tag::Tag),
-    Restore(restore::Restore),
-    Rm(rm::Rm),
-    Prune(prune::Prune),
-    Forget(forget::Forget),
-    Gc(gc::Gc),
-    Recover(recover::Recover),
-    Partition(partition::Partition),
-    Plan(plan::Plan),
-    Simulate(simulate::Simulate),
-    Status(status::Status),
-    Drain(drain::Drain),
-    Join(drain::Join),
-    Leave(drain::Leave),
-    Promote(promote::Promote),
-    Rebalance(rebalance::Rebalance),
-    Warm(warm::Warm),
-    Evict(evict::Evict),
-    Exchange(exchange::Exchange),
-    Explain(explain::Explain),
-    Token(token::Token),
-    Certs(certs::Certs),
-    Verify(verify::Verify),
-    Read(read::Read),
-    Replay(replay::Replay),
-    Audit(audit::Audit),
-    Runs(runs::Runs),
-    Demo(demo::Demo),
-    Context(context::Context),
-    Completions(completions::Completions),
-    Man(man::Man),
-}
-
 fn main() -> ExitCode {
     shardd_store::tls::use_ring();
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::parse_arguments() {
         Ok(cli) => cli,
         Err(error) => return explain(&error),
     };
@@ -162,6 +94,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Ingest(command) => command.run(&connect, json),
         Command::Ls(command) => command.run(&connect, json),
         Command::Info(command) => command.run(&connect, json),
+        Command::Head(command) => command.run(&connect, json),
         Command::Log(command) => command.run(&connect, json),
         Command::Diff(command) => command.run(&connect, json),
         Command::Append(command) => command.run(&connect, json),
@@ -217,11 +150,10 @@ fn explain(error: &clap::Error) -> ExitCode {
         anstream::eprint!("{}", error.render().ansi());
         return ExitCode::from(2);
     }
-    let is_command = |word: &String| Cli::command().find_subcommand(word).is_some();
-    let command = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok()).find(is_command);
-    let help = format!("shardctl {}--help", command.map(|word| word + " ").unwrap_or_default());
+    let words = std::env::args_os().skip(1).filter_map(|word| word.into_string().ok());
+    let help = format!("shardctl {}--help", subcommands(words));
     let said = match no_command {
-        true => format!("say what to do; see `{help}`"),
+        true => format!("a subcommand is missing; see `{help}`"),
         false => usage_line(&error.render().to_string(), &help),
     };
     output::error(json, &said, 2);

@@ -7,9 +7,10 @@ use clap::{Args, Command, CommandFactory};
 use serde_json::json;
 use shardd_api::suggest::nearest;
 
+use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::human::plural;
-use crate::{Cli, output};
+use crate::output;
 
 /// Print the manual page of a command, or write those of all
 ///

@@ -12,9 +12,9 @@ use shardd_plan::{
     InitialPlacement, Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape, Share, Strata,
 };
 use shardd_store::catalog::Catalog;
+use shardd_store::connect::{Connect, only_dataset};
 use shardfmt::{ByteSize, DatasetName, DatasetRef, ManifestFile, VersionId};
 
-use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
 use crate::human::{count, percent, plural};
 use crate::progress::style;

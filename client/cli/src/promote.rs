@@ -8,9 +8,10 @@ use serde_json::json;
 use shardd_api::node::NodeId;
 use shardd_api::protocol::PromoteRequest;
 use shardd_api::status::NodeStatus;
+use shardd_store::connect::Connect;
 
-use crate::connect::{Connect, live_nodes, not_live};
 use crate::failure::Failure;
+use crate::nodes::{live_nodes, not_live};
 use crate::output;
 
 /// How often it is looked whether it has taken over.

@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use shardd_api::duration::now;
 use shardd_store::catalog::LogEntry;
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetName, VersionId};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::holders::Holders;
 use crate::human::{date, parse_duration, plural};

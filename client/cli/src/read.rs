@@ -14,10 +14,10 @@ use serde_json::json;
 use shardd_api::protocol::RunId;
 use shardd_client::loader::{BatchSize, LastBatch, Loader, LoaderConfig, LoaderSource, Step};
 use shardd_plan::{Epoch, Plan};
+use shardd_store::connect::{Connect, Servers, Target, find_plan};
 use shardfmt::audit::Consumed;
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
-use crate::connect::{Connect, Servers, Target, find_plan};
 use crate::failure::Failure;
 use crate::human::{count, duration, plural};
 use crate::output;

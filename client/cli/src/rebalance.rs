@@ -8,9 +8,9 @@ use serde_json::json;
 use shardd_api::explain::{PlacementExplained, Waits};
 use shardd_api::node::NodeId;
 use shardd_api::protocol::RunId;
+use shardd_store::connect::Connect;
 use shardfmt::ByteSize;
 
-use crate::connect::Connect;
 use crate::explain::moves;
 use crate::failure::Failure;
 use crate::human::{parse_duration, plural};

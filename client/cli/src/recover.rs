@@ -3,8 +3,8 @@
 use clap::Args;
 use shardd_api::duration::{Span, now};
 use shardd_store::catalog::{RecoverOptions, RecoverReport, RecoveredDataset};
+use shardd_store::connect::Connect;
 
-use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::plural;
 use crate::output;

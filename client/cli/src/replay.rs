@@ -14,10 +14,10 @@ use serde::Serialize;
 use shardd_api::lookup::Step;
 use shardd_client::replay::{MicroBatch, Replay as Replayer, ReplayError, Row};
 use shardd_plan::Plan;
+use shardd_store::connect::Connect;
 use shardfmt::{Digest, DigestSum, RowDigest};
 use tempfile::NamedTempFile;
 
-use crate::connect::Connect;
 use crate::failure::{Failure, one_line};
 use crate::human::{count, plural};
 use crate::output;

@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Base, reshard};
 use shardd_store::catalog::{CommitNote, Shelf};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, Compression, DatasetName, Message, Operation};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::{duration, plural};
 use crate::ingest::processors;

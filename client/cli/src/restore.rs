@@ -2,9 +2,9 @@
 
 use clap::Args;
 use shardd_store::catalog::CatalogError;
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{DatasetRef, Message};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::output;
 

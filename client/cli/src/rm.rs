@@ -3,10 +3,10 @@
 use clap::Args;
 use serde_json::json;
 use shardd_store::catalog::{Catalog, CatalogError, DatasetInfo, LogEntry, PlanInfo, TagInfo};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{At, DatasetRef};
 
 use crate::ask::confirmed;
-use crate::connect::{Connect, find_version};
 use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::{output, tag};

@@ -9,12 +9,13 @@ use shardd_api::exchange::{EpochCount, EpochExchange};
 use shardd_api::protocol::{RunId, RunView};
 use shardd_api::status::{Lost, MetadataStatus, NodeStatus, Reader};
 use shardd_store::catalog::RunInfo;
+use shardd_store::connect::{Connect, HEALTH_TIMEOUT, Target};
 use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::ByteSize;
 
-use crate::connect::{Connect, SAYS_WITHIN, Target, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, date, plural};
+use crate::nodes::live_nodes;
 use crate::output;
 use crate::table::Table;
 
@@ -63,7 +64,7 @@ impl Status {
             Target::Store(_) => return of_store(connect, json),
         };
         let (server, http) = (servers.first_that_answers(), servers.http());
-        let nodes = NodePicture::all(server, &servers.http_within(SAYS_WITHIN))?;
+        let nodes = NodePicture::all(server, &servers.http_within(HEALTH_TIMEOUT))?;
         let (runs, metadata) = match http.get_aged_list::<RunInfo>(&format!("{server}/v1/runs"), usize::MAX) {
             Ok((runs, age)) => {
                 let heard = |age| format!("this list is from {} ago", plural(age, "second"));

@@ -2,9 +2,9 @@
 
 use clap::Args;
 use shardd_store::catalog::{Catalog, CatalogError, TagExpected};
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{At, DatasetRef, TagName, VersionId};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::date;
 use crate::output;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use shardd_store::connect::{Connect, Target};
 use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::DatasetName;
 
-use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use crate::human::{date, parse_duration};
 use crate::output;

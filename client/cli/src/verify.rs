@@ -11,11 +11,11 @@ use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Confidence, Finding, Lost, Mended, sample, verify};
 use shardd_store::catalog::{Catalog, CatalogError, DatasetInfo, Shelf};
+use shardd_store::connect::{Connect, only_dataset};
 use shardd_store::origin::OriginError;
 use shardfmt::{ByteSize, DatasetRef, Manifest};
 
 use self::places::Place;
-use crate::connect::{Connect, only_dataset};
 use crate::failure::Failure;
 use crate::human::{count, percent, plural};
 use crate::ingest::processors;

@@ -9,11 +9,12 @@ use shardd_api::drain::NodeState;
 use shardd_api::explain::{PlacementExplained, Waits};
 use shardd_api::protocol::{Attach, CreateRun, Cursor, RunId, RunRecord, RunView};
 use shardd_api::status::Filled;
+use shardd_store::connect::{Connect, find_plan};
 use shardd_store::http::{HttpClient, HttpError};
 
-use crate::connect::{Connect, find_plan, live_nodes};
 use crate::failure::Failure;
 use crate::human::{count, parse_duration};
+use crate::nodes::live_nodes;
 use crate::{output, signals};
 
 /// How often it is looked how far it is, at most.

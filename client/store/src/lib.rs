@@ -5,6 +5,8 @@
 //! runs, in process or through a node's HTTP API.
 
 pub mod catalog;
+#[cfg(feature = "cli")]
+pub mod connect;
 pub mod durable;
 pub mod http;
 pub mod metastore;

@@ -13,7 +13,9 @@ use super::footer::{Footer, INPUTS_KEY, SKIPPED_KEY};
 use super::index::{BATCHES_KEY, Index, LABELS_KEY, ROWS_KEY, TOTALS_KEY, Totals};
 use super::labels::Names;
 use super::verified::{ManifestBytes, VerifiedFile};
-use super::{InputDigest, Labels, Manifest, ManifestError, ShardEntry, SkippedList, class_names};
+use super::{
+    InputDigest, Labels, Manifest, ManifestError, ShardEntry, SkippedList, class_names, label_column,
+};
 use crate::digest::VersionId;
 
 /// The bytes of a manifest's fixed columns for one shard.
@@ -92,7 +94,12 @@ impl ManifestFile {
         &self.totals
     }
 
-    /// The names of the classes, where the label column says them.
+    /// The column with the labels of a classification.
+    pub fn label_column(&self) -> Option<&str> {
+        label_column(self.schema())
+    }
+
+    /// The names of the classes, where the label column has them.
     pub fn class_names(&self) -> Option<Vec<String>> {
         class_names(self.schema())
     }

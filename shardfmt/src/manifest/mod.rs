@@ -176,13 +176,17 @@ impl Manifest {
 
     /// The column with the labels of a classification.
     pub fn label_column(&self) -> Option<&str> {
-        self.schema.field_with_name(LABEL_COLUMN).ok().map(|field| field.name().as_str())
+        label_column(&self.schema)
     }
 
     /// The names of the classes, where the label column says them.
     pub fn class_names(&self) -> Option<Vec<String>> {
         class_names(&self.schema)
     }
+}
+
+fn label_column(schema: &Schema) -> Option<&str> {
+    schema.field_with_name(LABEL_COLUMN).ok().map(|field| field.name().as_str())
 }
 
 fn class_names(schema: &Schema) -> Option<Vec<String>> {

@@ -39,7 +39,7 @@ impl House {
     fn stranger(&self) -> Command {
         let mut command = Command::new(binary("shardctl"));
         command.args(["--server", &self.first.http]);
-        for variable in ["SHARDD_TOKEN", "SHARDD_TOKEN_FILE", "SHARDD_CA", "SHARDCTL_CONTEXT"] {
+        for variable in ["SHARDD_TOKEN", "SHARDD_TOKEN_FILE", "SHARDD_CA", "SHARDD_CONTEXT"] {
             command.env_remove(variable);
         }
         command

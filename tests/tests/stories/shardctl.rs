@@ -27,8 +27,8 @@ const VARIABLES: [&str; 16] = [
     "SHARDD_STORE_CA",
     "SHARDD_STORE_ANONYMOUS",
     "SHARDD_CONFIG",
-    "SHARDCTL_CONFIG",
-    "SHARDCTL_CONTEXT",
+    "SHARDD_CONTEXTS",
+    "SHARDD_CONTEXT",
     "XDG_CONFIG_HOME",
     "NO_COLOR",
     "CLICOLOR",
@@ -53,7 +53,7 @@ impl Home {
     }
 
     fn contexts(&self) -> PathBuf {
-        self.path(".config/shardd/shardctl.toml")
+        self.path(".config/shardd/contexts.toml")
     }
 
     fn command(&self, name: &str) -> Command {
@@ -129,14 +129,14 @@ fn a_context_is_made_chosen_and_forgotten() {
         serde_json::from_str(&run(command.args(["context", "show", "--json"]))).expect("JSON")
     };
     let mut command = home.shardctl(&[]);
-    let environment = command.env("SHARDD_SERVER", "http://127.0.0.1:3").env("SHARDCTL_CONTEXT", "lab");
+    let environment = command.env("SHARDD_SERVER", "http://127.0.0.1:3").env("SHARDD_CONTEXT", "lab");
     assert_eq!(place(environment)["from"], "SHARDD_SERVER");
     let mut flags = home.shardctl(&["--context", "lab"]);
     assert_eq!(place(flags.env("SHARDD_SERVER", "http://127.0.0.1:3"))["context"], "lab");
-    assert_eq!(place(home.shardctl(&[]).env("SHARDCTL_CONTEXT", "lab"))["context"], "lab");
+    assert_eq!(place(home.shardctl(&[]).env("SHARDD_CONTEXT", "lab"))["context"], "lab");
     assert_eq!(place(&mut home.shardctl(&["--store", "x"]))["from"], "--store");
     let moved = home.path("elsewhere.toml");
-    assert_eq!(place(home.shardctl(&[]).env("SHARDCTL_CONFIG", &moved))["from"], "default");
+    assert_eq!(place(home.shardctl(&[]).env("SHARDD_CONTEXTS", &moved))["from"], "default");
 
     let (line, code) = home.refused(&["--context", "hree", "ls"]);
     assert_eq!(
@@ -258,7 +258,7 @@ fn a_file_of_contexts_that_cannot_be_read_is_an_error_and_stays() {
     let home = Home::new();
     fs::create_dir_all(home.contexts().parent().expect("a folder")).expect("it can be made");
     for (text, said) in [
-        ("current = ", "shardctl.toml, line 1"),
+        ("current = ", "contexts.toml, line 1"),
         (
             "\n[contexts.a]\nsever = \"http://x\"",
             "line 3: unknown field `sever`, expected one of `server`, `store`, `token-file`",

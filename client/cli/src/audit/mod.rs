@@ -14,10 +14,10 @@ use shardd_api::lookup::{LookupError, check_table};
 use shardd_client::audit::row_digests;
 use shardd_plan::{Epoch, Plan, SampleNo, SlotTable};
 use shardd_store::catalog::Catalog;
+use shardd_store::connect::Connect;
 use shardfmt::audit::{Proof, Subject, prove, root};
 use shardfmt::{ManifestFile, NodeHash, RowDigest};
 
-use crate::connect::Connect;
 use crate::failure::{Failure, one_line};
 use crate::human::count;
 use crate::output;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 use shardd_api::protocol::UnsentReports;
+use shardd_store::connect::{Connect, Target};
 
-use crate::connect::{Connect, Target};
 use crate::failure::{Failure, one_line};
 use crate::human::plural;
 use crate::output;

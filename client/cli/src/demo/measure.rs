@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use shardd_api::protocol::{Placement, RunView};
 use shardd_api::status::NodeStatus;
 use shardd_plan::{Epoch, Plan};
+use shardd_store::connect::REQUEST_TIMEOUT;
 use shardd_store::http::{Credentials, HttpClient};
 
 use super::RUN;
 use super::cluster::Node;
 use super::report::{ExchangeFacts, MovedFacts};
-use crate::connect::ANSWERED_WITHIN;
 use crate::failure::Failure;
 use crate::partition::moved_share;
 
@@ -25,7 +25,7 @@ pub(crate) struct Measured {
 
 /// The demo's nodes need no credentials.
 fn http() -> HttpClient {
-    HttpClient::with(ANSWERED_WITHIN, &Credentials::default())
+    HttpClient::with(REQUEST_TIMEOUT, &Credentials::default())
 }
 
 /// A node's counters.

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use shardd_plan::{PlanOptions, Schedule, Shape};
+use shardd_store::connect::Connect;
 
-use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::plural;
 use crate::output;

@@ -11,9 +11,9 @@ use shardd_ingest::version::{Base, VersionError, forget};
 use shardd_store::catalog::{
     Catalog, CatalogError, CommitNote, Forget as ForgetRows, ForgetReport, RunState, Shelf,
 };
+use shardd_store::connect::{Connect, find_version};
 use shardfmt::{DatasetName, DatasetRef, Message, Operation, RowDigest};
 
-use crate::connect::{Connect, find_version};
 use crate::failure::Failure;
 use crate::human::plural;
 use crate::ingest::processors;

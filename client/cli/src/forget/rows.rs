@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::str::FromStr;
 
+use shardd_api::suggest::no_such;
 use shardd_ingest::version::{Condition, ConditionError, Matcher, find_rows, read_sidecar};
 use shardd_store::catalog::{Catalog, CatalogError, DatasetInfo, Shelf};
 use shardfmt::{At, DatasetName, DatasetRef, Manifest, Operation, RowDigest, ShardId, VersionId};
 
-use crate::failure::{Failure, no_such};
+use crate::failure::Failure;
 use crate::human::plural;
 use crate::work::WorkProgress;
 

@@ -7,10 +7,10 @@ use serde_json::json;
 use shardd_client::label_skew::{Origins, OriginsBy};
 use shardd_plan::{Plan, PlanOptions, Selection, Shape};
 use shardd_store::catalog::Catalog;
+use shardd_store::connect::only_dataset;
 use shardfmt::{ByteSize, DatasetRef, ManifestFile};
 
 use super::PlanArg;
-use crate::connect::only_dataset;
 use crate::failure::Failure;
 use crate::human::{duration, percent};
 use crate::output;

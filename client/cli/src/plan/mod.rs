@@ -9,9 +9,9 @@ use serde::Serialize;
 use shardd_api::protocol::{RunId, RunRecord};
 use shardd_plan::Plan as PlanValue;
 use shardd_store::catalog::{Catalog, PlanInfo};
+use shardd_store::connect::{Connect, find_plan};
 use shardfmt::ManifestFile;
 
-use crate::connect::{Connect, find_plan};
 use crate::failure::Failure;
 use crate::human::count;
 use crate::output;

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use shardd_api::protocol::RunId;
 use shardd_store::catalog::{Catalog, LocalCatalog, StorePlace};
+use shardd_store::connect::{Connect, Target};
 
-use crate::connect::{Connect, Target};
 use crate::failure::Failure;
 use records::Place;
 

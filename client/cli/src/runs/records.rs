@@ -6,11 +6,11 @@ use std::sync::Arc;
 use serde_json::json;
 use shardd_api::protocol::RunId;
 use shardd_store::catalog::StorePlace;
+use shardd_store::connect::Connect;
 use shardd_store::origin::Origin;
 use shardd_store::record::{Listed, Record, RecordError, RecordId, Records, StepRow, compare};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::connect::Connect;
 use crate::failure::Failure;
 use crate::human::{count, date};
 use crate::output;

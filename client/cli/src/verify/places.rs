@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use arrow::buffer::Buffer;
 use shardd_ingest::version::Store;
 use shardd_store::catalog::{Catalog, CatalogError, HttpCatalog, Shelf};
+use shardd_store::connect::Connect;
 use shardfmt::{Manifest, ShardId, VersionId};
 
-use crate::connect::Connect;
 use crate::failure::Failure;
 
 /// A place that a person named.

@@ -3,13 +3,13 @@
 use std::env;
 use std::path::PathBuf;
 
-#[cfg(feature = "clap")]
+#[cfg(feature = "cli")]
 use clap::Args;
 
 use super::StoreOptions;
 
 /// Flags about the store that a URL names.
-#[cfg(feature = "clap")]
+#[cfg(feature = "cli")]
 #[derive(Args, Clone, Debug, Default)]
 pub struct StoreArgs {
     /// Address of the service of a --store URL, where it is not the cloud's own, such as `https://minio.example.org:9000`
@@ -30,7 +30,7 @@ pub struct StoreArgs {
     store_anonymous: bool,
 }
 
-#[cfg(feature = "clap")]
+#[cfg(feature = "cli")]
 impl StoreArgs {
     /// The settings of the flags.
     pub fn options(&self) -> StoreOptions {

@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 
 pub use self::args::BadVariable;
-#[cfg(feature = "clap")]
+#[cfg(feature = "cli")]
 pub use self::args::StoreArgs;
 pub use self::refusal::{Refusal, Service};
 pub(crate) use self::wire::Wire;

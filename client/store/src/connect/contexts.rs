@@ -1,6 +1,7 @@
-//! The file of contexts: names for the places a user works at, and which of them is the present one. Knows no command.
+//! The file of contexts: names for clusters and stores, and which of them is current. Knows no command.
 //!
-//! It is written whole or not at all, for its user's eyes only, and never over something that cannot be read.
+//! The file is written whole or not at all, is readable by its user alone, and never replaces a file that cannot be
+//! parsed.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -13,34 +14,37 @@ use std::str::FromStr;
 
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
-use shardd_store::catalog::StorePlace;
-use shardd_store::stores::StoreOptions;
+use shardd_api::suggest::no_such;
 
-use crate::failure::{Failure, no_such};
+use super::ConnectError;
+use crate::catalog::StorePlace;
+use crate::stores::StoreOptions;
 
-/// Stands above the contexts in the file. Comments of the user's own do not survive a change.
-const HEADING: &str = "# Contexts of shardctl, written by `shardctl context`.\n\n";
+/// The first line of the file. Other comments in it do not survive a change.
+const HEADING: &str = "# Contexts of shardctl and shardtrain, written by `shardctl context`.\n\n";
 
 /// All contexts of a user.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Contexts {
-    /// The one that holds by default.
+pub struct Contexts {
+    /// The context of a command that names no other place.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) current: Option<ContextName>,
+    pub current: Option<ContextName>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) contexts: BTreeMap<ContextName, Place>,
+    /// The place of each context.
+    pub contexts: BTreeMap<ContextName, Place>,
 }
 
 /// The name of a context: `[A-Za-z0-9._-]{1,64}`, not beginning with `-`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub(crate) struct ContextName(String);
+pub struct ContextName(String);
 
 /// Where a context works. Holds no secret, only the names of files that do.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Fields", into = "Fields")]
-pub(crate) enum Place {
+pub enum Place {
+    /// Nodes of one cluster.
     Server {
         /// Addresses of nodes, with commas between them.
         urls: String,
@@ -74,13 +78,13 @@ struct Fields {
 }
 
 impl Place {
-    /// Nodes that are asked without anything of their own.
-    pub(crate) fn server(urls: &str) -> Place {
+    /// Nodes that need no credentials.
+    pub fn server(urls: &str) -> Place {
         Place::Server { urls: urls.to_owned(), token_file: None, ca: None }
     }
 
-    /// Its name, and its target: as people read them.
-    pub(crate) fn facts(&self) -> Vec<(&'static str, String)> {
+    /// Its fields, with names and values for people.
+    pub fn facts(&self) -> Vec<(&'static str, String)> {
         let shown = |path: &PathBuf| path.display().to_string();
         match self {
             Place::Server { urls, token_file, ca } => [
@@ -108,16 +112,27 @@ impl Place {
 
 impl Contexts {
     /// The contexts in the user's file; none if there is no file.
-    pub(crate) fn load() -> Result<Contexts, Failure> {
+    ///
+    /// # Errors
+    /// When the file cannot be read or parsed.
+    pub fn load() -> Result<Contexts, ConnectError> {
         path().map_or_else(|| Ok(Contexts::default()), |path| read(&path))
     }
 
-    /// Reads the file, lets `change` change its contents, and writes it again; one process at a time.
-    pub(crate) fn change<T>(change: impl FnOnce(&mut Contexts) -> Result<T, Failure>) -> Result<T, Failure> {
+    /// Reads the file, applies `change` to its contexts, and writes it again; one process at a time.
+    ///
+    /// # Errors
+    /// When the file cannot be read, parsed or written, or `change` fails; the file then stays as it was.
+    pub fn change<T>(
+        change: impl FnOnce(&mut Contexts) -> Result<T, ConnectError>,
+    ) -> Result<T, ConnectError> {
         let path = path().ok_or_else(|| {
-            Failure::failed("there is no home directory to keep contexts in: name a file in SHARDCTL_CONFIG")
+            ConnectError::Contexts(
+                "there is no home directory for the file of contexts: name a file in SHARDD_CONTEXTS"
+                    .to_owned(),
+            )
         })?;
-        let unwritable = |error: io::Error| Failure::failed(format!("{}: {error}", path.display()));
+        let unwritable = |error: io::Error| ConnectError::Contexts(format!("{}: {error}", path.display()));
         // A link, as keepers of dotfiles make them, stays one.
         let file = fs::canonicalize(&path).or_else(|_| std::path::absolute(&path)).map_err(unwritable)?;
         let dir = file.parent().ok_or_else(|| unwritable(ErrorKind::IsADirectory.into()))?;
@@ -126,55 +141,67 @@ impl Contexts {
         flock(&lock, FlockOperation::LockExclusive).map_err(|error| unwritable(error.into()))?;
         let mut contexts = read(&file)?;
         let changed = change(&mut contexts)?;
-        let text = format!("{HEADING}{}", toml::to_string(&contexts)?);
+        let body = toml::to_string(&contexts).map_err(|error| ConnectError::Contexts(error.to_string()))?;
+        let text = format!("{HEADING}{body}");
         replace(dir, &file, &text).and_then(|()| lock.sync_all()).map_err(unwritable)?;
         Ok(changed)
     }
 
-    /// The place of this name; where there is none, the error says what there is.
-    pub(crate) fn find(&self, name: &str) -> Result<(&ContextName, &Place), Failure> {
+    /// The context of this name.
+    ///
+    /// # Errors
+    /// When there is none; the error lists the names there are.
+    pub fn find(&self, name: &str) -> Result<(&ContextName, &Place), ConnectError> {
         let found = self.contexts.iter().find(|(known, _)| known.0 == name);
         found.ok_or_else(|| {
             let known: Vec<String> = self.contexts.keys().map(ToString::to_string).collect();
-            Failure::failed(no_such(&format!("context {name}"), name, &known))
+            ConnectError::Contexts(no_such(&format!("context {name}"), name, &known))
         })
     }
 }
 
-/// Where the contexts are kept; `None` for a user without a home.
-pub(crate) fn path() -> Option<PathBuf> {
+/// The path of the file: `$SHARDD_CONTEXTS`, else `shardd/contexts.toml` in `$XDG_CONFIG_HOME` or `~/.config`; `None` for
+/// a user without a home.
+pub fn path() -> Option<PathBuf> {
     let named = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    if let Some(file) = named("SHARDCTL_CONFIG") {
+    if let Some(file) = named("SHARDD_CONTEXTS") {
         return Some(file);
     }
     let config = named("XDG_CONFIG_HOME").filter(|dir| dir.is_absolute());
     let config = config.or_else(|| Some(named("HOME")?.join(".config")))?;
-    Some(config.join("shardd/shardctl.toml"))
+    Some(config.join("shardd/contexts.toml"))
 }
 
-fn read(path: &Path) -> Result<Contexts, Failure> {
+fn read(path: &Path) -> Result<Contexts, ConnectError> {
     match fs::read_to_string(path) {
         Ok(text) => parse(&text, path),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Contexts::default()),
-        Err(error) => Err(Failure::failed(format!("{}: {error}", path.display()))),
+        Err(error) => Err(ConnectError::Contexts(format!("{}: {error}", path.display()))),
     }
 }
 
-fn parse(text: &str, path: &Path) -> Result<Contexts, Failure> {
+fn parse(text: &str, path: &Path) -> Result<Contexts, ConnectError> {
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-        let said = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-        Failure::failed(format!("contexts in {}, line {line}: {said}", path.display()))
+        let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
+        ConnectError::Contexts(format!("contexts in {}, line {line}: {reason}", path.display()))
     })
 }
 
 /// Makes `text` the content of the file, which only its user can read.
 fn replace(dir: &Path, file: &Path, text: &str) -> io::Result<()> {
-    let mut unfinished = tempfile::Builder::new().prefix("~shardctl").tempfile_in(dir)?;
+    let mut unfinished = tempfile::Builder::new().prefix("~contexts").tempfile_in(dir)?;
     unfinished.write_all(text.as_bytes())?;
     unfinished.as_file().sync_all()?;
     unfinished.persist(file)?;
     Ok(())
+}
+
+impl ContextName {
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl FromStr for ContextName {

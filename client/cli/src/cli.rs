@@ -1,0 +1,171 @@
+//! The command line of `shardctl`: its subcommands, and its help in groups.
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use shardd_store::connect::Connect;
+
+use crate::{
+    append, audit, certs, completions, context, demo, diff, drain, evict, exchange, explain, export, forget,
+    gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read, rebalance, recover, replay,
+    reshard, restore, rm, runs, simulate, status, tag, token, verify, warm,
+};
+
+/// The end of the help and of the manual page.
+const ENDING: &str = "\
+Exit codes: 0 success, 1 failure, 2 invalid or ambiguous command line; of `diff` and `runs diff`: 0 equal, 1 different, 2 not \
+compared.
+
+A command works on the nodes or the store of --server, --store or --context, else of SHARDD_SERVER, else of the context in \
+SHARDD_CONTEXT or the current context (see `shardctl context`), else on http://127.0.0.1:7700. Contexts are stored in \
+$SHARDD_CONTEXTS, else in shardd/contexts.toml of $XDG_CONFIG_HOME or ~/.config.
+
+With --json, standard output holds lines of JSON and nothing else; an error is {\"error\": TEXT, \"exit\": CODE} on standard \
+error, a note {\"note\": TEXT}. Colours go to terminals only; NO_COLOR and CLICOLOR_FORCE have their usual meaning.";
+
+/// The groups of the help, with their subcommands in order.
+const GROUPS: [(&str, &[&str]); 6] = [
+    (
+        "Datasets",
+        &[
+            "ingest", "ls", "info", "head", "log", "diff", "append", "reshard", "export", "tag", "restore",
+            "rm", "prune", "forget",
+        ],
+    ),
+    ("Plans", &["partition", "plan", "simulate"]),
+    ("Trainings", &["runs", "read", "replay", "explain", "audit"]),
+    ("Cluster", &["status", "warm", "evict", "exchange", "rebalance", "drain", "join", "leave", "promote"]),
+    ("Store", &["verify", "gc", "recover"]),
+    ("Other", &["demo", "context", "token", "certs", "completions", "man", "help"]),
+];
+
+/// Datasets, plans and nodes of shardd
+#[derive(Parser)]
+#[command(name = "shardctl", version, about, after_long_help = ENDING, max_term_width = 100)]
+pub(crate) struct Cli {
+    /// Print JSON instead of tables: one value, or one line per step of long work
+    #[arg(long, global = true, help_heading = "Output")]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) connect: Connect,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    Ingest(ingest::Ingest),
+    Ls(ls::Ls),
+    Info(info::Info),
+    Head(head::Head),
+    Log(log::Log),
+    Diff(diff::Diff),
+    Append(append::Append),
+    Reshard(reshard::Reshard),
+    Export(export::Export),
+    Tag(tag::Tag),
+    Restore(restore::Restore),
+    Rm(rm::Rm),
+    Prune(prune::Prune),
+    Forget(forget::Forget),
+    Gc(gc::Gc),
+    Recover(recover::Recover),
+    Partition(partition::Partition),
+    Plan(plan::Plan),
+    Simulate(simulate::Simulate),
+    Status(status::Status),
+    Drain(drain::Drain),
+    Join(drain::Join),
+    Leave(drain::Leave),
+    Promote(promote::Promote),
+    Rebalance(rebalance::Rebalance),
+    Warm(warm::Warm),
+    Evict(evict::Evict),
+    Exchange(exchange::Exchange),
+    Explain(explain::Explain),
+    Token(token::Token),
+    Certs(certs::Certs),
+    Verify(verify::Verify),
+    Read(read::Read),
+    Replay(replay::Replay),
+    Audit(audit::Audit),
+    Runs(runs::Runs),
+    Demo(demo::Demo),
+    Context(context::Context),
+    Completions(completions::Completions),
+    Man(man::Man),
+}
+
+impl Cli {
+    /// The command with its help in groups.
+    pub(crate) fn grouped() -> clap::Command {
+        let command = Self::command();
+        let groups = groups(&command);
+        command.help_template(format!(
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+        ))
+    }
+
+    /// Parses the arguments of this process.
+    pub(crate) fn parse_arguments() -> Result<Cli, clap::Error> {
+        Self::grouped().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches))
+    }
+}
+
+/// The list of subcommands, in groups under headings.
+fn groups(command: &clap::Command) -> String {
+    let heading = command.get_styles().get_header();
+    let literal = command.get_styles().get_literal();
+    let width = GROUPS.iter().flat_map(|(_, names)| names.iter()).map(|name| name.len()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (group, names) in GROUPS {
+        text += &format!("{heading}{group}:{heading:#}\n");
+        for name in names {
+            let about = match command.find_subcommand(name) {
+                Some(command) => command.get_about().map(ToString::to_string).unwrap_or_default(),
+                None => "Print this text, or the help of a subcommand".to_owned(),
+            };
+            text += &format!("  {literal}{name}{literal:#}{:1$}  {about}\n", "", width - name.len());
+        }
+        text.push('\n');
+    }
+    text
+}
+
+/// The subcommands that the words name, one inside the other.
+pub(crate) fn subcommands(words: impl Iterator<Item = String>) -> String {
+    let mut command = Cli::command();
+    let mut named = String::new();
+    for word in words {
+        if let Some(inner) = command.find_subcommand(&word).cloned() {
+            command = inner;
+            named += &word;
+            named.push(' ');
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_subcommand_is_in_one_group() {
+        let mut grouped: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let command = Cli::command();
+        let mut all: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        all.push("help");
+        grouped.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(grouped, all);
+    }
+
+    #[test]
+    fn an_error_names_the_help_of_the_innermost_subcommand() {
+        let of = |line: &str| subcommands(line.split(' ').map(str::to_owned));
+        assert_eq!(of("--json plan at --epoch x"), "plan at ");
+        assert_eq!(of("--server http://a:1 ls"), "ls ");
+        assert_eq!(of("nonsense"), "");
+    }
+}

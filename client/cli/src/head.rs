@@ -1,0 +1,154 @@
+//! `shardctl head`: samples of a version as a table.
+
+use arrow::array::RecordBatch;
+use arrow::json::LineDelimitedWriter;
+use clap::Args;
+use shardd_store::catalog::Catalog;
+use shardd_store::connect::{Connect, only_dataset};
+use shardfmt::{DatasetRef, ManifestFile, RowCodec, RowDigest};
+
+use crate::failure::Failure;
+use crate::human::{count, plural};
+use crate::output;
+use crate::table::Table;
+use crate::values::shown;
+
+/// Show the first samples of a dataset, or those from a row on
+///
+/// Values are shortened to fit a line; --json prints them whole, with bytes in hexadecimal. Only the shown rows are
+/// fetched, and each is compared with its digest.
+#[derive(Args)]
+pub(crate) struct Head {
+    /// The dataset, or a version of it such as NAME@TAG or NAME@~1; may be left out if there is only one
+    #[arg(value_name = "NAME[@VERSION]")]
+    dataset: Option<DatasetRef>,
+
+    /// Number of samples
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    samples: u64,
+
+    /// First row, counted from 0 in the order of ingest
+    #[arg(long, value_name = "ROW", default_value_t = 0)]
+    from: u64,
+
+    /// Columns to show, with commas [default: all]
+    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',')]
+    columns: Option<Vec<String>>,
+}
+
+impl Head {
+    pub(crate) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        let catalog = connect.catalog()?;
+        let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "head")?;
+        let manifest = catalog.open_manifest(dataset.version)?;
+        let total = manifest.totals().samples;
+        if self.from >= total {
+            return Err(Failure::usage(format!(
+                "{} has {}, so --from {} is after the last: use at most {}",
+                dataset.name,
+                plural(total, "sample"),
+                self.from,
+                total.saturating_sub(1)
+            )));
+        }
+        let columns = self.columns(&manifest)?;
+        let end = total.min(self.from.saturating_add(self.samples));
+        let rows = read(&*catalog, &manifest, self.from, end)?;
+        let rows: Vec<RecordBatch> =
+            rows.iter().map(|batch| batch.project(&columns)).collect::<Result<_, _>>()?;
+        if json {
+            return print_json(&rows);
+        }
+        print_table(&rows, &manifest, self.from);
+        let rest = total - (end - self.from);
+        if rest > 0 {
+            output::note(false, &format!("{} of {} samples", count(end - self.from), count(total)));
+        }
+        Ok(())
+    }
+
+    /// The indices of the columns to show.
+    fn columns(&self, manifest: &ManifestFile) -> Result<Vec<usize>, Failure> {
+        let schema = manifest.schema();
+        let Some(columns) = &self.columns else { return Ok((0..schema.fields().len()).collect()) };
+        let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
+        let index = |column: &String| {
+            schema.index_of(column).map_err(|_| {
+                let missing = format!("column {column}");
+                Failure::usage(shardd_api::suggest::no_such(&missing, column, &names))
+            })
+        };
+        columns.iter().map(index).collect()
+    }
+}
+
+/// The rows `from..end` of the version, verified, in record batches.
+fn read(
+    catalog: &dyn Catalog,
+    manifest: &ManifestFile,
+    mut from: u64,
+    end: u64,
+) -> Result<Vec<RecordBatch>, Failure> {
+    let codec = RowCodec::new(manifest.schema().clone())?;
+    let mut batches = Vec::new();
+    while let (true, Some((shard, first))) = (from < end, manifest.find_sample(from)?) {
+        let entry = manifest.entry(shard)?;
+        let wanted = u64::from(entry.rows - first).min(end - from) as u32;
+        let sidecar = catalog.sidecar(&entry)?;
+        let plan = sidecar.read_plan(manifest.schema(), &[first..first + wanted])?;
+        let fetched = catalog.shard_ranges(entry.id, plan.ranges())?;
+        let mut row = first;
+        for batch in plan.decode(&fetched)?.into_iter().flatten() {
+            let mut canonical = Vec::new();
+            for index in 0..batch.num_rows() {
+                canonical.clear();
+                codec.encode(&batch, index, &mut canonical)?;
+                if RowDigest::of(&canonical) != sidecar.rows[row as usize] {
+                    return Err(Failure::failed(format!(
+                        "row {row} of shard {} is damaged: check the store with `shardctl verify`",
+                        entry.id
+                    )));
+                }
+                row += 1;
+            }
+            batches.push(batch);
+        }
+        from += u64::from(wanted);
+    }
+    Ok(batches)
+}
+
+fn print_json(rows: &[RecordBatch]) -> Result<(), Failure> {
+    let mut lines = LineDelimitedWriter::new(Vec::new());
+    for batch in rows {
+        lines.write(batch)?;
+    }
+    lines.finish()?;
+    output::raw(&lines.into_inner());
+    Ok(())
+}
+
+fn print_table(rows: &[RecordBatch], manifest: &ManifestFile, from: u64) {
+    let Some(schema) = rows.first().map(RecordBatch::schema) else { return };
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    let mut table = Table::new(&[&["row"], names.as_slice()].concat());
+    let classes = manifest.class_names().unwrap_or_default();
+    let label = manifest.label_column();
+    let mut row = from;
+    for batch in rows {
+        for index in 0..batch.num_rows() {
+            let values = batch.columns().iter().zip(&names).map(|(column, name)| {
+                let text = shown(column, index);
+                let class = (label == Some(*name)).then(|| text.parse::<usize>().ok()).flatten();
+                match class.and_then(|class| classes.get(class)) {
+                    Some(class) => format!("{text} ({class})"),
+                    None => text,
+                }
+            });
+            table.row(std::iter::once(row.to_string()).chain(values));
+            row += 1;
+        }
+    }
+    output::print(&table.render());
+}

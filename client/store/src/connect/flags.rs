@@ -1,0 +1,266 @@
+//! The flags that choose nodes or a store, shared by the command lines.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::{ConnectError, Contexts, DEFAULT_SERVER, Place, Servers, Source, Target, variable};
+use crate::catalog::{Catalog, LocalCatalog, StorePlace};
+use crate::http::{BadCredentials, Credentials};
+use crate::stores::{StoreArgs, StoreOptions};
+
+/// Flags that choose nodes or a store, and the credentials for them.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Connection")]
+pub struct Connect {
+    /// Address of a node's HTTP API, or several with commas, nearest first [env: SHARDD_SERVER] [default: that of the current
+    /// context, or http://127.0.0.1:7700]
+    #[arg(long, global = true, value_name = "URL")]
+    server: Option<String>,
+
+    /// Use this directory or bucket (s3://BUCKET/FOLDER, gs://, az://) directly, without a node
+    #[arg(long, global = true, value_name = "DIR|URL")]
+    store: Option<PathBuf>,
+
+    /// Use the nodes or the store of this context; see `shardctl context` [env: SHARDD_CONTEXT] [default: the current context]
+    #[arg(long, global = true, value_name = "NAME")]
+    context: Option<String>,
+
+    /// File of the token to send to nodes [env: SHARDD_TOKEN_FILE, or the token itself in SHARDD_TOKEN]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    token_file: Option<PathBuf>,
+
+    /// File of CA certificates (PEM) that must sign those of nodes [env: SHARDD_CA] [default: those that the system trusts]
+    #[arg(long, global = true, value_name = "FILE", hide_short_help = true)]
+    ca: Option<PathBuf>,
+
+    #[command(flatten)]
+    options: StoreArgs,
+}
+
+impl Connect {
+    /// Whether a flag names nodes, a store or a context.
+    pub fn is_chosen(&self) -> bool {
+        self.server.is_some() || self.store.is_some() || self.context.is_some()
+    }
+
+    /// The nodes or the store.
+    ///
+    /// # Errors
+    /// When flags exclude each other, a context is unknown, or a credential cannot be read.
+    pub fn target(&self) -> Result<Target, ConnectError> {
+        let (place, _) = self.place()?;
+        self.check_flags(&place)?;
+        match place {
+            Place::Store(StorePlace::Url { url, options }) => {
+                let given = self.options.options().or(&StoreOptions::of_env()?);
+                Ok(Target::Store(StorePlace::Url { url, options: given.or(&options) }))
+            }
+            Place::Store(directory) => Ok(Target::Store(directory)),
+            Place::Server { urls, token_file, ca } => {
+                let credentials = self.credentials()?.or_files(token_file, ca)?;
+                Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials }))
+            }
+        }
+    }
+
+    /// The directory or bucket of a flag other than --store, with the options of stores.
+    ///
+    /// # Errors
+    /// When a variable of the environment is invalid.
+    pub fn store_at(&self, store: &Path) -> Result<StorePlace, ConnectError> {
+        Ok(StorePlace::named(store, self.options.options().or(&StoreOptions::of_env()?)))
+    }
+
+    /// The directory or bucket of recorded trainings: the `given` one, or else the target, which must be a store.
+    ///
+    /// # Errors
+    /// When the target is nodes, or those of [`target`](Self::target).
+    pub fn place_of_records(&self, given: Option<&Path>) -> Result<StorePlace, ConnectError> {
+        if let Some(given) = given {
+            return self.store_at(given);
+        }
+        match self.target()? {
+            Target::Store(place) => Ok(place),
+            Target::Servers(_) => Err(ConnectError::Usage(
+                "records of trainings are in a directory or bucket: name that of `shardtrain --record` or --checkpoints \
+                 with --record"
+                    .to_owned(),
+            )),
+        }
+    }
+
+    /// The nodes, for requests that a store cannot answer.
+    ///
+    /// # Errors
+    /// When the target is a store, or those of [`target`](Self::target).
+    pub fn servers(&self) -> Result<Servers, ConnectError> {
+        match self.target()? {
+            Target::Servers(servers) => Ok(servers),
+            Target::Store(_) => Err(ConnectError::Usage(
+                "a directory or bucket has no nodes; name a node with --server".to_owned(),
+            )),
+        }
+    }
+
+    /// Refuses flags that are for the other kind of target.
+    fn check_flags(&self, place: &Place) -> Result<(), ConnectError> {
+        let about_nodes = self.token_file.is_some() || self.ca.is_some();
+        let about_buckets = self.options.options() != StoreOptions::default();
+        match place {
+            Place::Store(_) if about_nodes => Err(ConnectError::Usage(format!(
+                "--token-file and --ca are for nodes, and {place} is a store: leave them out, or name nodes with --server"
+            ))),
+            Place::Server { .. } | Place::Store(StorePlace::Directory(_)) if about_buckets => {
+                Err(ConnectError::Usage(format!(
+                    "--store-endpoint, --store-region, --store-ca and --store-anonymous are for the URL of a bucket, and \
+                     {place} is not one: leave them out, or name a bucket with --store"
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The credentials of flags and environment.
+    ///
+    /// # Errors
+    /// When the file of a token cannot be read.
+    pub fn credentials(&self) -> Result<Credentials, BadCredentials> {
+        Credentials::default().or_files(self.token_file.clone(), self.ca.clone())?.or_env()
+    }
+
+    /// The place, and which flag, variable or context names it.
+    ///
+    /// # Errors
+    /// When flags exclude each other, or a context is unknown.
+    pub fn place(&self) -> Result<(Place, Source), ConnectError> {
+        match (&self.server, &self.store, &self.context) {
+            (None, None, None) => {}
+            (Some(urls), None, None) => return Ok((Place::server(urls), Source::Flag("--server"))),
+            (None, Some(store), None) => {
+                let place = StorePlace::named(store, StoreOptions::default());
+                return Ok((Place::Store(place), Source::Flag("--store")));
+            }
+            (None, None, Some(name)) => return of_context(name, "--context"),
+            (Some(_), Some(_), None) => {
+                return Err(ConnectError::Usage(
+                    "--server and --store exclude each other: give one of them".to_owned(),
+                ));
+            }
+            (_, _, Some(_)) => {
+                return Err(ConnectError::Usage(
+                    "--context excludes --server and --store: leave them out, or --context".to_owned(),
+                ));
+            }
+        }
+        if let Some(urls) = variable("SHARDD_SERVER") {
+            return Ok((Place::server(&urls), Source::Server));
+        }
+        if let Some(name) = variable("SHARDD_CONTEXT") {
+            return of_context(&name, "SHARDD_CONTEXT");
+        }
+        let contexts = Contexts::load()?;
+        match contexts.current.as_ref() {
+            Some(current) => {
+                let (name, place) = contexts.find(current.as_str())?;
+                let source = Source::Context { name: name.clone(), chosen_by: "the current one" };
+                Ok((place.clone(), source))
+            }
+            None => Ok((Place::server(DEFAULT_SERVER), Source::Default)),
+        }
+    }
+
+    /// The place of these flags alone, to be stored as a context.
+    ///
+    /// # Errors
+    /// When the flags name no place, or a relative path cannot be resolved.
+    pub fn given_place(&self) -> Result<Place, ConnectError> {
+        let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
+        let place = match (&self.server, &self.store, &self.context) {
+            (Some(urls), None, None) => Place::Server {
+                urls: checked(urls)?.join(","),
+                token_file: absolute(&self.token_file)?,
+                ca: absolute(&self.ca)?,
+            },
+            (None, Some(store), None) => {
+                let options = self.options.options();
+                let options = StoreOptions { ca: absolute(&options.ca)?, ..options };
+                Place::Store(match StorePlace::named(store, options) {
+                    StorePlace::Directory(directory) => {
+                        StorePlace::Directory(std::path::absolute(directory)?)
+                    }
+                    url => url,
+                })
+            }
+            _ => {
+                return Err(ConnectError::Usage(
+                    "name the place of the context with --server URL, --store DIR or --store URL".to_owned(),
+                ));
+            }
+        };
+        self.check_flags(&place)?;
+        Ok(place)
+    }
+
+    /// The catalog of the target, for reading names and storing plans.
+    ///
+    /// # Errors
+    /// When the target is a store that holds nothing of shardd, or those of [`target`](Self::target).
+    pub fn catalog(&self) -> Result<Box<dyn Catalog>, ConnectError> {
+        catalog_of(&self.target()?)
+    }
+
+    /// The catalog of the target, for storing datasets; creates a missing directory.
+    ///
+    /// # Errors
+    /// When the directory or bucket cannot be opened, or those of [`target`](Self::target).
+    pub fn catalog_to_fill(&self) -> Result<Box<dyn Catalog>, ConnectError> {
+        match self.target()? {
+            Target::Servers(servers) => Ok(Box::new(servers.catalog())),
+            Target::Store(place) => Ok(Box::new(LocalCatalog::open_to_fill(&place)?)),
+        }
+    }
+}
+
+/// The catalog of a target, for reading names and storing plans.
+///
+/// # Errors
+/// When the target is a store that holds nothing of shardd.
+pub fn catalog_of(target: &Target) -> Result<Box<dyn Catalog>, ConnectError> {
+    let place = match target {
+        Target::Servers(servers) => return Ok(Box::new(servers.catalog())),
+        Target::Store(place) => place,
+    };
+    if let Some(catalog) = LocalCatalog::find(place)? {
+        return Ok(Box::new(catalog));
+    }
+    let missing = match place {
+        StorePlace::Directory(directory) if !directory.is_dir() => "no directory",
+        StorePlace::Directory(_) => "nothing of shardd in",
+        StorePlace::Url { .. } => "no dataset that was put without a node in",
+    };
+    let fill = match place {
+        StorePlace::Url { url, .. } if url.starts_with("http") => String::new(),
+        _ => format!(", or fill it with `shardctl --store {place} ingest`"),
+    };
+    Err(ConnectError::NotFound(format!("there is {missing} {place}: name another with --store{fill}")))
+}
+
+fn of_context(name: &str, chosen_by: &'static str) -> Result<(Place, Source), ConnectError> {
+    let contexts = Contexts::load()?;
+    let (name, place) = contexts.find(name)?;
+    Ok((place.clone(), Source::Context { name: name.clone(), chosen_by }))
+}
+
+fn checked(urls: &str) -> Result<Vec<String>, ConnectError> {
+    let check = |url: &str| {
+        let url = url.trim().trim_end_matches('/');
+        match url.strip_prefix("https://").or_else(|| url.strip_prefix("http://")) {
+            Some(address) if !address.is_empty() => Ok(url.to_owned()),
+            _ => Err(ConnectError::Usage(format!(
+                "`{url}` is not the address of a node: use one such as {DEFAULT_SERVER}"
+            ))),
+        }
+    };
+    urls.split(',').map(check).collect()
+}
