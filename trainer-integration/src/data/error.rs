@@ -11,12 +11,23 @@ pub enum InputError {
     /// Name the right column.
     #[error("the data set has no column {label:?} to learn (its columns: {columns}); name it with --label")]
     NoLabel { label: String, columns: String },
-    /// Labels must be numbers.
-    #[error("label column {label:?} has type {found}; classes must be whole numbers from 0")]
+    /// Labels must be numbers or text.
+    #[error("label column {label:?} has type {found}; classes must be whole numbers from 0, or text")]
     LabelType { label: String, found: DataType },
     /// Nothing says how many classes there are.
     #[error("nothing says how many classes column {label:?} has; give --classes")]
     Classes { label: String },
+    /// The classes of a text column are not listed.
+    #[error(
+        "the dataset does not list the classes in the text column {label:?}: ingest lists those of a column named `label`, up to \
+         10,000; else write whole numbers from 0"
+    )]
+    ClassNames { label: String },
+    /// A sample has a class that is not among those of the training data.
+    #[error(
+        "label {label:?} of the sample at position {position} is not one of the {classes} classes of the training data"
+    )]
+    ClassName { label: String, position: u64, classes: usize },
     /// There is nothing to learn from.
     #[error(
         "no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})"

@@ -1,8 +1,9 @@
 //! Which columns are the input and which the label, found in the schema.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Schema, UInt8Type};
 use serde_json::Value;
@@ -19,6 +20,9 @@ pub struct InputOptions {
     pub label: String,
     /// How many classes there are; default: what the label's metadata `shardd.classes` lists.
     pub classes: Option<usize>,
+    /// The classes of a label column of text, in the order of their numbers; default: the list in the label's metadata
+    /// `shardd.classes`.
+    pub class_names: Option<Vec<String>>,
     /// The value of a tensor that becomes 1.0; default: the largest of its integer type, 1 for floating point.
     pub input_max: Option<f32>,
     /// Width and height that encoded images are brought to. Default 32.
@@ -27,7 +31,13 @@ pub struct InputOptions {
 
 impl Default for InputOptions {
     fn default() -> InputOptions {
-        InputOptions { label: "label".to_owned(), classes: None, input_max: None, image_size: 32 }
+        InputOptions {
+            label: "label".to_owned(),
+            classes: None,
+            class_names: None,
+            input_max: None,
+            image_size: 32,
+        }
     }
 }
 
@@ -46,6 +56,8 @@ pub struct InputSpec {
     label: String,
     shape: InputShape,
     classes: usize,
+    /// The number of each class by its name, where labels are text.
+    class_numbers: Option<Arc<BTreeMap<String, u32>>>,
 }
 
 impl InputSpec {
@@ -66,18 +78,28 @@ impl InputSpec {
         let Ok(label_field) = schema.field_with_name(&label) else {
             return Err(InputError::NoLabel { label, columns: columns() });
         };
-        if !label_field.data_type().is_integer() {
-            return Err(InputError::LabelType { label, found: label_field.data_type().clone() });
-        }
-        let listed = || label_field.metadata().get("shardd.classes").and_then(|json| class_count(json));
-        let Some(classes) = options.classes.or_else(listed).filter(|&classes| classes > 0) else {
-            return Err(InputError::Classes { label });
+        let listed = label_field.metadata().get("shardd.classes").and_then(|json| class_names(json));
+        let (classes, class_numbers) = match label_field.data_type() {
+            DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
+                let names = options.class_names.clone().or(listed).filter(|names| !names.is_empty());
+                let names = names.ok_or(InputError::ClassNames { label: label.clone() })?;
+                let numbers: BTreeMap<String, u32> = names.into_iter().zip(0..).collect();
+                (numbers.len(), Some(Arc::new(numbers)))
+            }
+            number if number.is_integer() => {
+                let classes = options.classes.or(listed.map(|names| names.len()));
+                match classes.filter(|&classes| classes > 0) {
+                    Some(classes) => (classes, None),
+                    None => return Err(InputError::Classes { label }),
+                }
+            }
+            found => return Err(InputError::LabelType { label, found: found.clone() }),
         };
         let inputs: Vec<&Field> =
             schema.fields().iter().map(|field| &**field).filter(|field| *field.name() != label).collect();
         let (source, shape) =
             find_source(&inputs, options)?.ok_or_else(|| InputError::NoInput { columns: columns() })?;
-        Ok(InputSpec { source, label, shape, classes })
+        Ok(InputSpec { source, label, shape, classes, class_numbers })
     }
 
     /// The shape of a sample.
@@ -165,6 +187,9 @@ impl InputSpec {
     }
 
     fn labels(&self, array: &ArrayRef, positions: &[u64]) -> Result<Vec<u32>, InputError> {
+        if let Some(numbers) = &self.class_numbers {
+            return self.text_labels(numbers, array, positions);
+        }
         let classes = self.classes;
         let array = converted::<Int64Array>(&self.label, array, &DataType::Int64)?;
         let check = |(&label, &position): (&i64, &u64)| match usize::try_from(label) {
@@ -172,6 +197,22 @@ impl InputSpec {
             _ => Err(InputError::Label { label, position, classes }),
         };
         array.values().iter().zip(positions).map(check).collect()
+    }
+
+    fn text_labels(
+        &self,
+        numbers: &BTreeMap<String, u32>,
+        array: &ArrayRef,
+        positions: &[u64],
+    ) -> Result<Vec<u32>, InputError> {
+        let array = converted::<StringArray>(&self.label, array, &DataType::Utf8)?;
+        let number = |(label, &position): (Option<&str>, &u64)| {
+            let label = label.unwrap_or_default();
+            let unknown =
+                || InputError::ClassName { label: label.to_owned(), position, classes: numbers.len() };
+            numbers.get(label).copied().ok_or_else(unknown)
+        };
+        array.iter().zip(positions).map(number).collect()
     }
 }
 
@@ -190,7 +231,7 @@ fn sequences(schema: &Schema, options: &InputOptions) -> Result<Option<InputSpec
     }
     let shape = InputShape::Tokens(width - 1);
     let source = Source::Tokens { column, width };
-    Ok(Some(InputSpec { source, label: String::new(), shape, classes: vocabulary }))
+    Ok(Some(InputSpec { source, label: String::new(), shape, classes: vocabulary, class_numbers: None }))
 }
 
 fn find_source(
@@ -252,8 +293,8 @@ fn permutation(tensor: &Value) -> Option<String> {
     (!is_plain).then(|| tensor["permutation"].to_string())
 }
 
-fn class_count(json: &str) -> Option<usize> {
-    serde_json::from_str::<Vec<String>>(json).ok().map(|names| names.len())
+fn class_names(json: &str) -> Option<Vec<String>> {
+    serde_json::from_str(json).ok()
 }
 
 /// Of the type, not of the data: it must not depend on which rows are seen first.

@@ -90,10 +90,10 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
     Ok(())
 }
 
-/// Settings that may change when a training resumes: the first decide nothing but the last bits, the last the
-/// action at its end.
-pub(crate) const MAY_CHANGE: [&str; 5] =
-    ["version", "device", "bad steps", "steps gone back by", "transport"];
+/// Settings that may change when a training resumes: most decide nothing but the last bits; others what happens after a
+/// bad step, or where the training ends.
+pub(crate) const MAY_CHANGE: [&str; 6] =
+    ["version", "device", "bad steps", "steps gone back by", "transport", "epochs"];
 
 /// Settings that decide nothing that a checkpoint holds.
 const NOT_KEPT: [&str; 5] = ["steps between comparisons", "checkpoints", "test samples", "record", "zero"];

@@ -8,8 +8,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, Parser, ValueEnum};
 use shardd_api::protocol::RunId;
 use shardd_client::loader::LastBatch;
-use shardd_store::catalog::StorePlace;
-use shardd_store::stores::{StoreArgs, StoreOptions};
+use shardd_store::connect::Connect;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
 use shardd_trainer::compress::Compression;
@@ -26,8 +25,6 @@ use shardd_trainer::{Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
-type Failure = Box<dyn std::error::Error>;
-
 /// The headings of the help.
 const DATA: &str = "Data";
 const RANKS: &str = "Ranks and devices";
@@ -42,17 +39,8 @@ const OUTPUT: &str = "Output";
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain")]
 pub(crate) struct Args {
-    /// Nodes to read from, nearest first
-    #[arg(help_heading = DATA, long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
-    #[arg(default_value = "http://127.0.0.1:7700")]
-    pub(crate) server: Vec<String>,
-
-    /// Read from this directory or bucket, filled by `shardctl --store`, without a node
-    #[arg(help_heading = DATA, long, value_name = "DIR|URL")]
-    pub(crate) store: Option<PathBuf>,
-
     #[command(flatten)]
-    pub(crate) store_args: StoreArgs,
+    pub(crate) connect: Connect,
 
     /// Plan to train on: its id, or a unique prefix of it
     #[arg(help_heading = DATA, long, value_name = "PLAN", required_unless_present = "dataset")]
@@ -81,16 +69,16 @@ pub(crate) struct Args {
     pub(crate) virtual_ranks: Option<u32>,
 
     /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
-    /// 127.0.0.1:29500 with --store]
+    /// 127.0.0.1:29500 with a store]
     #[arg(help_heading = RANKS, long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 
     /// Seconds to wait for all ranks to join
-    #[arg(help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(hide_short_help = true, help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) join_timeout: u64,
 
     /// Seconds that a step waits for a rank before it fails
-    #[arg(help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 300)]
+    #[arg(hide_short_help = true, help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) timeout: u64,
 
     /// Number of epochs
@@ -108,7 +96,7 @@ pub(crate) struct Args {
     pub(crate) micro_batch_size: Option<u32>,
 
     /// How to handle the last, incomplete batch of an epoch
-    #[arg(help_heading = DATA, long, value_enum, default_value_t = Rest::Short)]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_enum, default_value_t = Rest::Short)]
     pub(crate) last_batch: Rest,
 
     /// Optimizer
@@ -120,11 +108,11 @@ pub(crate) struct Args {
     pub(crate) lr: Option<f32>,
 
     /// Scale --lr with the global batch size, relative to --lr-samples
-    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = ScalingName::None)]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_enum, default_value_t = ScalingName::None)]
     pub(crate) lr_scaling: ScalingName,
 
     /// Global batch size for which --lr is meant
-    #[arg(help_heading = OPTIMIZER, long, value_name = "SAMPLES", default_value_t = 256)]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "SAMPLES", default_value_t = 256)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) lr_samples: u64,
 
@@ -133,15 +121,15 @@ pub(crate) struct Args {
     pub(crate) schedule: LrDecayName,
 
     /// Epochs between decays with --schedule step [default: 30]
-    #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "EPOCHS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) step_epochs: Option<u32>,
 
     /// Decay factor with --schedule step [default: 0.1]
-    #[arg(help_heading = OPTIMIZER, long, value_name = "FACTOR")]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "FACTOR")]
     pub(crate) step_factor: Option<f32>,
 
     /// Dropout probability before the last layer
-    #[arg(help_heading = MODEL, long, value_name = "P", default_value_t = 0.0)]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "P", default_value_t = 0.0)]
     pub(crate) dropout: f32,
 
     /// Order of the gradient sum: fixed, with bit-equal weights for any number of ranks, or the fastest
@@ -150,7 +138,7 @@ pub(crate) struct Args {
 
     /// Data type of the gradient all-reduce. bf16 rounds after every addition, and stays bit-equal for any number of ranks with
     /// --reduce exact
-    #[arg(help_heading = PARALLEL, long, value_name = "f32|bf16", default_value_t)]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "f32|bf16", default_value_t)]
     pub(crate) reduce_dtype: ReduceDtype,
 
     /// ZeRO stage: shard 1 optimizer state, 2 also gradients, 3 also parameters. The weights are bit-equal to stage 0 with
@@ -159,11 +147,11 @@ pub(crate) struct Args {
     pub(crate) zero: Zero,
 
     /// Shard within groups of this many ranks, and replicate between them; with --zero 1 to 3 [default: all ranks]
-    #[arg(help_heading = PARALLEL, long, value_name = "RANKS")]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "RANKS")]
     pub(crate) zero_group: Option<NonZeroU32>,
 
     /// Compress gradients, with error feedback: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE; needs --reduce fast
-    #[arg(help_heading = PARALLEL, long, value_name = "HOW", default_value_t)]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "HOW", default_value_t)]
     pub(crate) compress: Compression,
 
     /// Model architecture
@@ -171,19 +159,19 @@ pub(crate) struct Args {
     pub(crate) model: ModelName,
 
     /// Number of transformer layers of --model gpt [default: 4]
-    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "COUNT")]
     pub(crate) layers: Option<usize>,
 
     /// Number of attention heads of --model gpt [default: 4]
-    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "COUNT")]
     pub(crate) heads: Option<usize>,
 
     /// Hidden size of --model gpt; must be divisible by --heads [default: 128]
-    #[arg(help_heading = MODEL, long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "COUNT")]
     pub(crate) hidden_size: Option<usize>,
 
     /// Normalization of image models: batch (per virtual rank), sync (over the global batch) or group
-    #[arg(help_heading = MODEL, long, value_name = "NORM", default_value_t)]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "NORM", default_value_t)]
     pub(crate) norm: Norm,
 
     /// Augment images: random crop with zero padding, and random horizontal flip (p = 0.5)
@@ -207,15 +195,15 @@ pub(crate) struct Args {
     pub(crate) warmup_epochs: f32,
 
     /// Action when loss or gradients are NaN or infinite, or the loss exceeds --loss-spike-factor
-    #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = OnBad::Stop)]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_enum, default_value_t = OnBad::Stop)]
     pub(crate) on_bad_step: OnBad,
 
     /// Treat a loss above this multiple of the mean of the last 100 steps as bad [default: no limit]
-    #[arg(help_heading = OPTIMIZER, long, value_name = "FACTOR")]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "FACTOR")]
     pub(crate) loss_spike_factor: Option<f32>,
 
     /// Steps between checks that all ranks have the same weights; 0 checks at the start and the end only
-    #[arg(help_heading = PARALLEL, long, value_name = "STEPS", default_value_t = 100)]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "STEPS", default_value_t = 100)]
     pub(crate) desync_check_every: u64,
 
     /// Seed of the initial weights, and of the plan if --dataset creates one
@@ -227,23 +215,23 @@ pub(crate) struct Args {
     pub(crate) test_dataset: Option<DatasetRef>,
 
     /// Directory or bucket of --test-dataset, if it differs from that of the training data
-    #[arg(help_heading = DATA, long, value_name = "DIR|URL", requires = "test_dataset")]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "DIR|URL", requires = "test_dataset")]
     pub(crate) test_store: Option<PathBuf>,
 
-    /// Column of class labels, integers from 0
+    /// Column of class labels: integers from 0, or text
     #[arg(help_heading = DATA, long, value_name = "COLUMN", default_value = "label")]
     pub(crate) label: String,
 
     /// Number of classes [default: from the dataset]
-    #[arg(help_heading = DATA, long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "COUNT")]
     pub(crate) classes: Option<usize>,
 
     /// Input value that is scaled to 1 [default: the maximum of the integer type]
-    #[arg(help_heading = DATA, long, value_name = "VALUE")]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "VALUE")]
     pub(crate) input_max: Option<f32>,
 
     /// Resize encoded images to this width and height
-    #[arg(help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
     pub(crate) image_size: usize,
 
     /// Device: cpu, or in a CUDA build cuda:N, or cuda for GPU LOCAL_RANK
@@ -251,7 +239,7 @@ pub(crate) struct Args {
     pub(crate) device: DeviceName,
 
     /// Transport of gradients: TCP through host memory, or NCCL between GPUs (needs --reduce fast)
-    #[arg(help_heading = RANKS, long, value_enum, default_value_t = TransportName::Tcp)]
+    #[arg(hide_short_help = true, help_heading = RANKS, long, value_enum, default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
 
     /// Data type of forward and backward passes. f16 uses dynamic loss scaling. Master weights, optimizer state, losses and
@@ -260,19 +248,19 @@ pub(crate) struct Args {
     pub(crate) precision: Precision,
 
     /// Initial dynamic loss scale for f16, a power of two; halved on overflow, which skips the step [default: 65536]
-    #[arg(help_heading = PARALLEL, long, value_name = "SCALE")]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "SCALE")]
     pub(crate) loss_scale: Option<LossScale>,
 
     /// Where to convert samples to tensors; the values are the same [default: on --device]
-    #[arg(help_heading = DATA, long, value_enum, value_name = "WHERE")]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_enum, value_name = "WHERE")]
     pub(crate) preprocess_on: Option<Prepare>,
 
     /// Number of compute threads [default: RAYON_NUM_THREADS, or one per processor]
-    #[arg(help_heading = RANKS, long, value_name = "COUNT")]
+    #[arg(hide_short_help = true, help_heading = RANKS, long, value_name = "COUNT")]
     pub(crate) threads: Option<usize>,
 
     /// Do not hash samples for the audit
-    #[arg(help_heading = DATA, long)]
+    #[arg(hide_short_help = true, help_heading = DATA, long)]
     pub(crate) no_audit: bool,
 
     /// Write a report of the finished training as JSON
@@ -280,15 +268,15 @@ pub(crate) struct Args {
     pub(crate) report: Option<PathBuf>,
 
     /// Write a JSON line after every step, to a file or standard output (-)
-    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
     /// Write a trace of all ranks and their nodes, for Perfetto (ui.perfetto.dev); rank 0 writes it, all ranks need the flag
-    #[arg(help_heading = OUTPUT, long, value_name = "FILE")]
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
 
     /// Seconds between progress lines of rank 0 on standard error; 0 disables them [default: 10 on a terminal, else 0]
-    #[arg(help_heading = OUTPUT, long, value_name = "SECONDS")]
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "SECONDS")]
     pub(crate) log_every_s: Option<u64>,
 
     /// Directory or bucket for checkpoints, under the name of the run; training resumes from the newest
@@ -301,12 +289,12 @@ pub(crate) struct Args {
     pub(crate) checkpoint_every: Option<u64>,
 
     /// Seconds between checkpoints [default: 600, without --checkpoint-every]
-    #[arg(help_heading = CHECKPOINTS, long, value_name = "SECONDS", requires = "checkpoints")]
+    #[arg(hide_short_help = true, help_heading = CHECKPOINTS, long, value_name = "SECONDS", requires = "checkpoints")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) checkpoint_seconds: Option<u64>,
 
     /// Number of newest checkpoints to keep
-    #[arg(help_heading = CHECKPOINTS, long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
+    #[arg(hide_short_help = true, help_heading = CHECKPOINTS, long, value_name = "COUNT", requires = "checkpoints", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) keep_checkpoints: u32,
 
@@ -316,16 +304,16 @@ pub(crate) struct Args {
 
     /// Record settings and per-step digests in this directory or bucket, under the name of the run (see `shardctl runs`)
     /// [default place: that of --checkpoints]
-    #[arg(help_heading = OUTPUT, long, value_name = "DIR|URL")]
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "DIR|URL")]
     pub(crate) record: Option<Option<PathBuf>>,
 
     /// Steps between digests of weights, gradients and inputs in the record
-    #[arg(help_heading = OUTPUT, long, value_name = "STEPS", requires = "record", default_value_t = 1)]
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "STEPS", requires = "record", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) record_every: u64,
 
     /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
-    #[arg(help_heading = MODEL, long, value_name = "FILE.safetensors")]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) init: Option<PathBuf>,
 
     /// Process that started this one: the ranks of a launcher end with it
@@ -347,9 +335,12 @@ pub(crate) struct Args {
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
 /// ranks are in a record by themselves.
-const ELSEWHERE: [&str; 31] = [
+const ELSEWHERE: [&str; 34] = [
     "server",
     "store",
+    "context",
+    "token_file",
+    "ca",
     "store_endpoint",
     "store_region",
     "store_ca",
@@ -525,11 +516,6 @@ pub(crate) enum ScalingName {
     Sqrt,
 }
 
-/// The place that a flag names, with the options of stores.
-pub(crate) fn place(store: &Path, args: &Args) -> Result<StorePlace, Failure> {
-    Ok(StorePlace::named(store, args.store_args.options().or(&StoreOptions::of_env()?)))
-}
-
 /// Arguments that are well-formed but cannot be meant.
 #[derive(Debug, Error)]
 #[error("{0}")]
@@ -666,6 +652,7 @@ impl Args {
         InputOptions {
             label: self.label.clone(),
             classes: self.classes,
+            class_names: None,
             input_max: self.input_max,
             image_size: self.image_size,
         }

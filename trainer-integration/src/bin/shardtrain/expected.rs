@@ -9,7 +9,7 @@ use shardd_store::record::{Record, RecordError, RecordId};
 use shardd_trainer::checkpoint::CheckpointStore;
 use shardd_trainer::record::{Purpose, Recording};
 
-use crate::args::{Args, UsageError, place};
+use crate::args::{Args, UsageError};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -43,7 +43,7 @@ impl Expected {
         let name = data.dataset.as_ref().map_or(String::new(), |name| format!(" of {name}"));
         let (version, plan) = (data.version.short(), data.plan.short());
         format!(
-            "record {id} is of plan {plan} and version {version}{name}, which cannot be read here ({}); restore it, or name the place that has it with --store or --server",
+            "record {id} is of plan {plan} and version {version}{name}, which cannot be read here ({}); restore it, or name the place that has it with --store, --server or --context",
             crate::chain(error)
         )
         .into()
@@ -78,7 +78,7 @@ impl Expected {
 
 /// The records of a place, or its checkpoints (`what`, as the flag says), which is not made where there is none.
 pub(crate) fn open(at: &Path, run: &RunId, args: &Args, what: &str) -> Result<CheckpointStore, Failure> {
-    let place = place(at, args)?;
+    let place = args.connect.store_at(at)?;
     if let shardd_store::catalog::StorePlace::Directory(directory) = &place
         && !directory.is_dir()
     {

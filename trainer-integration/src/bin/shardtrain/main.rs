@@ -21,6 +21,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
+use shardd_store::connect::ConnectError;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::nccl::NcclError;
@@ -68,6 +69,9 @@ fn main() -> ExitCode {
 
 fn code(error: &(dyn Error + 'static)) -> u8 {
     if error.is::<UsageError>() || error.is::<DeviceError>() {
+        return 2;
+    }
+    if error.downcast_ref::<ConnectError>().is_some_and(ConnectError::is_usage) {
         return 2;
     }
     match error.downcast_ref() {

@@ -269,6 +269,18 @@ impl Observer {
         }
     }
 
+    /// The checkpoint that a training resumed from was its last.
+    pub(crate) fn already_trained(&self, report: &Report<'_>) {
+        if self.summarises {
+            print(&format!(
+                "already trained: {} in {}, as checkpointed; a larger --epochs prolongs the training\nweights blake3 {}\n",
+                plural(report.epochs.into(), "epoch"),
+                plural(report.steps, "step"),
+                report.weights_digest,
+            ));
+        }
+    }
+
     pub(crate) fn finish(&self, report: &Report<'_>) {
         if !self.summarises {
             return;
@@ -282,21 +294,31 @@ impl Observer {
             let waited = report.waited_for_s[rank as usize];
             format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
         });
-        let summary = format!(
-            "trained {} epochs on {} of {} virtual ranks: {:.0} samples/s{loss}{accuracy}\n{straggler}{compression}weights blake3 {}\n",
-            report.epochs,
-            if report.world == 1 { "1 rank".to_owned() } else { format!("{} ranks", report.world) },
-            report.virtual_ranks,
+        print(&format!(
+            "trained {} on {} of {}: {:.0} samples/s{loss}{accuracy}\n{straggler}{compression}weights blake3 {}\n",
+            plural(report.epochs.into(), "epoch"),
+            plural(report.world.into(), "rank"),
+            plural(report.virtual_ranks.into(), "virtual rank"),
             report.samples_per_s,
             report.weights_digest,
-        );
-        // All else is done: a reader that has gone away misses this, and nothing is wrong.
-        let mut out = io::stdout().lock();
-        if let Err(error) = out.write_all(summary.as_bytes()).and_then(|()| out.flush())
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            warn!(%error, "the summary cannot be written");
-        }
+        ));
+    }
+}
+
+/// Prints a result. All else is done: a reader that has gone away misses it, and nothing is wrong.
+fn print(text: &str) {
+    let mut out = io::stdout().lock();
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush())
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        warn!(%error, "the summary cannot be written");
+    }
+}
+
+fn plural(count: u64, noun: &str) -> String {
+    match count {
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
     }
 }
 

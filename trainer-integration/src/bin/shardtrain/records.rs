@@ -17,7 +17,7 @@ type Failure = Box<dyn Error>;
 
 /// Repeat a recorded training, and check that every step is bit-equal
 ///
-/// Reads the data from --server or --store, which may differ from those of the record. Start one process for each rank; the number of ranks may
+/// Reads the data from --server, --store or --context, which may differ from those of the record. Start one process for each rank; the number of ranks may
 /// differ from the record's. Ends with the last step of the record, or at the first step that differs. Exit codes: 0 equal, 1 different,
 /// 2 not compared, 3 another rank is lost or late.
 #[derive(clap::Args, Debug)]
@@ -28,15 +28,6 @@ pub(crate) struct Rerun {
     /// Directory or bucket of the record, as given to --record or --checkpoints
     #[arg(long, value_name = "DIR|URL")]
     record: PathBuf,
-
-    /// Nodes to read from, nearest first
-    #[arg(long, value_name = "URL,…", value_delimiter = ',', env = "SHARDD_SERVER")]
-    #[arg(default_value = "http://127.0.0.1:7700")]
-    server: Vec<String>,
-
-    /// Read from this directory or bucket, filled by `shardctl --store`, without a node
-    #[arg(long, value_name = "DIR|URL")]
-    store: Option<PathBuf>,
 
     /// Name of the new run at the nodes
     #[arg(long, value_name = "NAME", default_value = "rerun")]
@@ -129,9 +120,7 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
         checkpoints: rerun.checkpoints.clone().filter(|_| goes_back),
         checkpoint_every: again.checkpoint_every.filter(|_| goes_back),
         resume: Resume::Never,
-        server: rerun.server.clone(),
-        store: rerun.store.clone(),
-        store_args: said.store_args.clone(),
+        connect: said.connect.clone(),
         run: rerun.run.clone(),
         rank: rerun.rank,
         world: rerun.world,

@@ -5,17 +5,18 @@ mod shares;
 mod stay;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::json;
-use shardd_api::protocol::UnsentReports;
+use shardd_api::protocol::{RunId, UnsentReports};
 use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
 use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
-use shardd_store::catalog::{Catalog, CatalogError, ClusterCatalog, LocalCatalog};
-use shardd_store::http::Credentials;
+use shardd_store::catalog::{Catalog, CatalogError};
+use shardd_store::connect::{Servers, Target, catalog_of, find_plan, find_version};
 use shardd_store::record::Data;
 use shardd_trainer::checkpoint::{
     Checkpoint, CheckpointStore, Checkpoints, Resume, StopFlag, hand_over, load,
@@ -35,7 +36,7 @@ use shardd_trainer::train::{
 use shardd_trainer::weights::Weights;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
-use crate::args::{Args, UsageError, place};
+use crate::args::{Args, UsageError};
 use crate::expected::Expected;
 use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
 use shares::Shares;
@@ -59,7 +60,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     let session = Session::open(args, expected)?;
     let mut observer = Observer::open(args)?;
     let group = Group {
-        collective: join(args)?,
+        collective: join(args, &session.target)?,
         has_begun: &Cell::new(false),
         pause: None,
         legacy: None,
@@ -82,6 +83,8 @@ struct Session<'a> {
     stop: StopFlag,
     test: Option<CatalogRows>,
     tracer: Tracer,
+    /// The nodes or the store.
+    target: Target,
     /// The nodes that were heard of: one that was not named may be the only one left.
     known: RefCell<Vec<String>>,
 }
@@ -140,8 +143,9 @@ impl<'a> Session<'a> {
     fn open(args: &Args, expected: Option<&'a Expected>) -> Result<Session<'a>, Failure> {
         let began = SystemTime::now();
         args.device.open()?;
-        let catalog = open_catalog(args)?;
-        let plan_id = find_plan(&*catalog, args)?;
+        let target = args.connect.target()?;
+        let catalog = catalog_of(&target)?;
+        let plan_id = plan_to_train(&*catalog, args)?;
         let lacks = |error: CatalogError| match expected {
             Some(expected) => expected.lacks(&error),
             None => error.into(),
@@ -178,6 +182,7 @@ impl<'a> Session<'a> {
             stop,
             test,
             tracer,
+            target,
             known: RefCell::default(),
         })
     }
@@ -204,6 +209,16 @@ impl<'a> Session<'a> {
             Shares::of(args, &self.plan, kept).inspect_err(|error| collective.abort(&error.to_string()))?;
         let Shares { virtual_ranks, global_batch } = shares;
         let begin = begin.unwrap_or_default();
+        if (begin.epoch, begin.position) > (args.epochs, 0) {
+            let error = UsageError(format!(
+                "the checkpoint is in epoch {} (from 0), after --epochs {}: give at least {}, or another --run",
+                begin.epoch,
+                args.epochs,
+                begin.epoch + u32::from(begin.position > 0)
+            ));
+            collective.abort(&error.to_string());
+            return Err(error.into());
+        }
         // With another number of virtual ranks the checkpoint is refused when settings are compared.
         let of_these = checkpoint.as_ref().filter(|it| it.manifest.virtual_ranks == virtual_ranks);
         let delivered = of_these.map(|it| it.manifest.progress.delivered.clone());
@@ -218,7 +233,7 @@ impl<'a> Session<'a> {
             end_epoch: args.epochs,
             audit: !args.no_audit,
             ..LoaderConfig::new(
-                source(args, &self.known.borrow())?,
+                source(&self.target, &args.run, &self.known.borrow()),
                 self.plan_id,
                 BatchSize::Global(global_batch),
             )
@@ -259,7 +274,7 @@ impl<'a> Session<'a> {
             Outcome::Paused(_) => return Ok(Ended::Paused),
             Outcome::Stopped(stopped) => {
                 leave(args, loader)?;
-                trace(args, self.began, stopped.trace)?;
+                self.trace(args, stopped.trace)?;
                 match self.expected {
                     Some(expected) => expected.tell(args, stopped.steps)?,
                     None => tell_stopped(args, stopped.steps, stopped.of),
@@ -279,10 +294,11 @@ impl<'a> Session<'a> {
             write_report(path, &report)?;
         }
         // The trained weights are safe now.
-        trace(args, self.began, trained.trace.clone())?;
+        self.trace(args, trained.trace.clone())?;
         leave(args, loader)?;
         match self.expected {
             Some(expected) => expected.tell(args, trained.steps)?,
+            None if resumed_from == Some(trained.steps) => observer.already_trained(&report),
             None => observer.finish(&report),
         }
         match trained.unevaluated {
@@ -310,9 +326,21 @@ impl<'a> Session<'a> {
         Ok(handed?)
     }
 
+    /// Writes the trace of all ranks and their nodes, on rank 0, if there is to be one.
+    fn trace(&self, args: &Args, mut events: Vec<serde_json::Value>) -> Result<(), Failure> {
+        let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) else { return Ok(()) };
+        if let Target::Servers(Servers { urls, credentials }) = &self.target {
+            let nodes = timelines(urls, credentials, &args.run);
+            let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
+            events.extend(node_events(&nodes, began.as_micros() as u64));
+        }
+        Ok(write_trace(path, &events)?)
+    }
+
     fn config(&self, args: &Args, shares: Shares) -> TrainConfig {
         let mut input = args.input();
         input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
+        input.class_names = class_names(&self.manifest, &args.label);
         TrainConfig {
             seed: args.seed,
             epochs: args.epochs,
@@ -369,17 +397,6 @@ fn leave(args: &Args, loader: Loader) -> Result<(), Failure> {
 #[error("trained, but not evaluated: {}", crate::chain(&*.0))]
 pub(crate) struct Unevaluated(pub(crate) Arc<TrainError>);
 
-/// Writes what all ranks did, on rank 0, if it is wanted, with what the nodes did meanwhile.
-fn trace(args: &Args, began: SystemTime, mut events: Vec<serde_json::Value>) -> Result<(), Failure> {
-    let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) else { return Ok(()) };
-    if args.store.is_none() {
-        let nodes = timelines(&args.server, &Credentials::of_env()?, &args.run);
-        let began = began.duration_since(UNIX_EPOCH).unwrap_or_default();
-        events.extend(node_events(&nodes, began.as_micros() as u64));
-    }
-    Ok(write_trace(path, &events)?)
-}
-
 /// The data of the training, for a record.
 fn data(args: &Args, plan: &Plan, manifest: &Manifest) -> Data {
     let document = plan.document();
@@ -404,7 +421,7 @@ fn recording(
         (Some(checkpoints), named) if named.is_none() || *named == args.checkpoints => {
             checkpoints.shelf.clone()
         }
-        (_, Some(named)) => CheckpointStore::open(&place(named, args)?, &args.run)?,
+        (_, Some(named)) => CheckpointStore::open(&args.connect.store_at(named)?, &args.run)?,
         (_, None) => return Err(UsageError("say where the record goes: --record DIR".to_owned()).into()),
     };
     let about = About { data, arguments: args.told.clone() };
@@ -419,59 +436,39 @@ fn first_weights(path: &Path) -> Result<Weights, Failure> {
 }
 
 fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
-    let shelf = CheckpointStore::open(&place(store, args)?, &args.run)?;
+    let shelf = CheckpointStore::open(&args.connect.store_at(store)?, &args.run)?;
     let (every_steps, every) = args.checkpoint_intervals();
     Ok(Checkpoints { shelf, every_steps, every, keep: args.keep_checkpoints as usize })
 }
 
-/// Where data is read: the nodes that were named first, then those that are `known` besides.
-fn source(args: &Args, known: &[String]) -> Result<LoaderSource, Failure> {
-    let named = |server: &String| args.server.iter().any(|other| other.trim_end_matches('/') == server);
-    let besides = known.iter().filter(|server| !named(server));
-    Ok(match &args.store {
-        Some(store) => LoaderSource::Store(place(store, args)?),
-        None => LoaderSource::Nodes {
-            servers: args.server.iter().chain(besides).cloned().collect(),
-            run: args.run.clone(),
-            credentials: Credentials::of_env()?,
-        },
-    })
+/// The source of data: the nodes that were named first, then those that are `known` besides.
+fn source(target: &Target, run: &RunId, known: &[String]) -> LoaderSource {
+    match target {
+        Target::Store(place) => LoaderSource::Store(place.clone()),
+        Target::Servers(Servers { urls, credentials }) => {
+            let besides = known.iter().filter(|server| !urls.contains(server));
+            LoaderSource::Nodes {
+                servers: urls.iter().chain(besides).cloned().collect(),
+                run: run.clone(),
+                credentials: credentials.clone(),
+            }
+        }
+    }
 }
 
-/// The servers, whichever answers, or the store.
-fn open_catalog(args: &Args) -> Result<Box<dyn Catalog>, Failure> {
-    if let Some(store) = &args.store {
-        return Ok(Box::new(LocalCatalog::open_at(&place(store, args)?)?));
-    }
-    if args.server.is_empty() {
-        return Err(UsageError("no server to ask; give --server or --store".to_owned()).into());
-    }
-    Ok(Box::new(ClusterCatalog::new(&args.server)))
-}
-
-fn find_plan(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
+fn plan_to_train(catalog: &dyn Catalog, args: &Args) -> Result<PlanId, Failure> {
     if let Some(name) = &args.dataset {
         return plan_of(catalog, name, args.seed);
     }
-    let wanted = args.plan.as_deref().unwrap_or_default();
-    if let Ok(id) = wanted.parse() {
-        return Ok(id);
-    }
-    let begins = |id: &PlanId| !wanted.is_empty() && id.to_string().starts_with(wanted);
-    let plans: Vec<PlanId> = catalog.plans()?.into_iter().map(|plan| plan.id).filter(begins).collect();
-    match plans[..] {
-        [id] => Ok(id),
-        [] => Err(format!("there is no plan {wanted:?}; see `shardctl plan ls`").into()),
-        _ => {
-            Err(UsageError(format!("{} plans begin with {wanted:?}; give more of the id", plans.len()))
-                .into())
-        }
+    match args.plan.as_deref().map(str::parse) {
+        Some(Ok(id)) => Ok(id),
+        _ => Ok(find_plan(catalog, args.plan.as_deref())?),
     }
 }
 
 /// The only plan of the version that is named. Where there is none, the default one: all ranks find the same.
 fn plan_of(catalog: &dyn Catalog, name: &DatasetRef, seed: u64) -> Result<PlanId, Failure> {
-    let version = catalog.resolve(name)?.version;
+    let version = find_version(catalog, name)?.version;
     let plans = catalog.plans()?.into_iter().filter(|plan| plan.version == version);
     let plans: Vec<PlanId> = plans.map(|plan| plan.id).collect();
     match plans[..] {
@@ -497,31 +494,44 @@ fn shard_rows(manifest: &Manifest) -> Vec<u32> {
 fn open_test(catalog: Box<dyn Catalog>, args: &Args) -> Result<Option<CatalogRows>, Failure> {
     let Some(name) = &args.test_dataset else { return Ok(None) };
     let catalog = match &args.test_store {
-        Some(store) => Box::new(LocalCatalog::open_at(&place(store, args)?)?),
+        Some(store) => catalog_of(&Target::Store(args.connect.store_at(store)?))?,
         None => catalog,
     };
-    let version = catalog.resolve(name)?.version;
+    let version = find_version(&*catalog, name)?.version;
     Ok(Some(CatalogRows::open(catalog, version)?))
 }
 
-fn join(args: &Args) -> Result<Box<dyn Collective>, Failure> {
+fn join(args: &Args, target: &Target) -> Result<Box<dyn Collective>, Failure> {
     let (join_timeout, timeout) = args.timeouts();
-    join_as(args, TcpOptions { run: args.run.to_string(), join_timeout, timeout, ..TcpOptions::default() })
+    join_as(
+        args,
+        target,
+        TcpOptions { run: args.run.to_string(), join_timeout, timeout, ..TcpOptions::default() },
+    )
 }
 
-fn join_as(args: &Args, options: TcpOptions) -> Result<Box<dyn Collective>, Failure> {
+fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn Collective>, Failure> {
     if args.world == 1 {
         let alone = threads::world(1, options.timeout).remove(0);
         return Ok(Box::new(alone));
     }
     let (rank, world) = (args.rank, args.world);
-    let joined = match (args.given_master(), &args.store) {
-        (None, None) => {
-            connect_through_nodes(&args.server, &Credentials::of_env()?, &args.run, rank, world, &options)?
+    let joined = match (args.given_master(), target) {
+        (None, Target::Servers(Servers { urls, credentials })) => {
+            connect_through_nodes(urls, credentials, &args.run, rank, world, &options)?
         }
         _ => connect(&args.master(), rank, world, &options)?,
     };
     Ok(Box::new(joined))
+}
+
+/// The labels that the manifest counts, sorted: the classes of a label column of text.
+fn class_names(manifest: &Manifest, label: &str) -> Option<Vec<String>> {
+    if manifest.label_column() != Some(label) || manifest.class_names().is_some() {
+        return None;
+    }
+    let names = manifest.labels()?.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
+    Some(names.into_iter().collect())
 }
 
 /// One more than the largest label that the manifest counts.

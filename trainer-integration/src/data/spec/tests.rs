@@ -161,3 +161,19 @@ fn sequences_ask_for_the_next_of_each_token() {
     let short = InputSpec::from_schema(&sequences(vec![1, 2], 1).schema(), &InputOptions::default());
     assert!(matches!(short, Err(InputError::Sequence { width: 1, vocabulary: 256 })), "{short:?}");
 }
+
+#[test]
+fn text_labels_are_numbered_by_the_list_of_classes() {
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["dog", "cat", "dog"]));
+    let rows = rows(vec![("x", Arc::new(Float64Array::from(vec![0.1, 0.2, 0.3]))), ("label", text)]);
+    let names = |names: &[&str]| Some(names.iter().map(ToString::to_string).collect());
+    let with = |class_names| InputOptions { class_names, ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&rows.schema(), &with(names(&["bird", "cat", "dog"]))).unwrap();
+    assert_eq!(spec.classes(), 3);
+    assert_eq!(spec.read(&rows, &positions(&rows)).unwrap().labels, [2, 1, 2]);
+    let unlisted = InputSpec::from_schema(&rows.schema(), &with(None)).unwrap_err().to_string();
+    assert!(unlisted.contains("does not list the classes"), "{unlisted}");
+    let few = InputSpec::from_schema(&rows.schema(), &with(names(&["cat"]))).unwrap();
+    let unknown = few.read(&rows, &positions(&rows)).unwrap_err().to_string();
+    assert!(unknown.contains("\"dog\" of the sample at position 100"), "{unknown}");
+}

@@ -18,7 +18,7 @@ use measure::{Case, Task, Way, cases, measure};
 
 type Failure = Box<dyn Error>;
 
-/// Measures how fast ranks talk: latency, and bandwidth by algorithm and bus, by operation, size and algorithm
+/// Measure latency and bandwidth between ranks, by operation, size and algorithm
 ///
 /// Starts all ranks on this machine; across machines, start it once per rank with --rank, --world and --master. Figures
 /// are those of rank 0, medians; a size is that of each rank's numbers. Algorithm bandwidth is size by time, bus bandwidth the

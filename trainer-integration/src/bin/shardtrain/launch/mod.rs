@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
+use shardd_store::connect::Place;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::launch_env::{LAUNCHER, master_of_env};
 use tokio::process::{Child, Command};
@@ -139,7 +140,7 @@ impl RankSettings {
         let args = args.unwrap_or_else(|error| error.exit());
         args.check()?;
         let master = args.given_master();
-        if launch.nodes > 1 && master.is_none() && args.store.is_some() {
+        if launch.nodes > 1 && master.is_none() && matches!(args.connect.place()?.0, Place::Store(_)) {
             let complaint =
                 "ranks on several machines need an address of the first: --master HOST:PORT after --";
             return Err(UsageError(complaint.to_owned()).into());
