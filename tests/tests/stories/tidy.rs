@@ -4,7 +4,7 @@
 //!
 //! A rule that fails lists every offence, each with the file to open.
 
-mod english;
+pub(crate) mod english;
 mod licence;
 mod modules;
 mod repository;
