@@ -15,7 +15,7 @@ use shardd_trainer::data::InputOptions;
 use shardd_trainer::dataloader::{BurnLoader, TensorBatch};
 use shardd_trainer::models::{Mlp, Norm, conv_net};
 use shardd_trainer::testkit::pattern_images;
-use shardd_trainer::{Chain, CrossEntropy, Flow, Optimizer, Trainer};
+use shardd_trainer::{Chain, CrossEntropy, Optimizer, TensorTree, Trainer};
 use shardfmt::{Manifest, Operation, ShardWriter};
 
 /// As in `shardtrain`.
@@ -43,7 +43,7 @@ fn main() {
 /// The parts of a batch that a model takes.
 type Batch<Input> = (Input, Vec<u32>);
 
-fn compare<Input: Flow + Clone>(
+fn compare<Input: TensorTree + Clone>(
     name: &str,
     samples: usize,
     model: Chain<Input, Tensor<2>>,

@@ -17,9 +17,9 @@ use shardd_benches::turns::{Way, in_turns, medians};
 use shardd_trainer::buckets::BucketSizes;
 use shardd_trainer::collective::{Collective, slice_of, threads};
 use shardd_trainer::engine::MicroBatch;
-use shardd_trainer::flow::{Flow, Part};
 use shardd_trainer::model::Model;
 use shardd_trainer::models::Mlp;
+use shardd_trainer::tensor_tree::{Part, TensorTree};
 use shardd_trainer::{CrossEntropy, Objective, Zero};
 
 /// As in `shardtrain`.
@@ -53,7 +53,7 @@ fn rows() -> MicroBatch<'static> {
     let labels: Vec<u32> = picks(ROWS, 10).into_iter().map(|class| class as u32).collect();
     let input = vec![Part::floats(values.collect(), &[ROWS, WIDTH], &Device::flex())];
     let measure = move |output: Vec<Part>, _: Range<usize>, _: usize| {
-        let logits = <Tensor<2> as Flow>::from_parts(&mut output.into_iter());
+        let logits = <Tensor<2> as TensorTree>::from_parts(&mut output.into_iter());
         CrossEntropy.measure(logits, &labels)
     };
     MicroBatch { input, measure: Box::new(measure), is_divisible: false }

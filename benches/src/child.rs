@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 /// How often the process is looked at. Its use after the last look is not seen.
-const LOOK: Duration = Duration::from_millis(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Ticks in a second, which Linux shows to programs as a hundredth whatever its own clock is.
 const TICKS: f64 = 100.0;
 
@@ -51,7 +51,7 @@ pub fn follow(mut command: Command, mut each: impl FnMut(Duration, &str)) -> Res
         scope.spawn(|| {
             while !ended.load(Ordering::Relaxed) {
                 look(process, &mut used.lock().expect("no panic while held"));
-                thread::sleep(LOOK);
+                thread::sleep(POLL_INTERVAL);
             }
         });
         let read = lines.try_for_each(|line| line.map(|line| each(began.elapsed(), &line)));

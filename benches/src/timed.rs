@@ -8,10 +8,10 @@ use std::time::Duration;
 use burn::tensor::{Device, Gradients, Tensor};
 use shardd_trainer::block::Pass;
 use shardd_trainer::engine::MicroBatch;
-use shardd_trainer::flow::Part;
+use shardd_trainer::flat_block::{FlatBlock, Loaded, Use};
 use shardd_trainer::loss::Measured;
 use shardd_trainer::model::Model;
-use shardd_trainer::stage::{Loaded, Stage, Use};
+use shardd_trainer::tensor_tree::Part;
 use shardd_trainer::weights::{Buffer, Init, Parameter};
 
 /// Numbers that go in, and through all blocks.
@@ -41,7 +41,7 @@ impl TimedModel {
 
     /// The model.
     pub fn model(self) -> Model {
-        let block = |index| -> Box<dyn Stage> {
+        let block = |index| -> Box<dyn FlatBlock> {
             Box::new(TimedStage {
                 parameters: vec![parameter(&format!("{index}"), self.block_len)],
                 forward: self.forward / self.blocks as u32,
@@ -73,7 +73,7 @@ struct TimedStage {
     forward: Duration,
 }
 
-impl Stage for TimedStage {
+impl FlatBlock for TimedStage {
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }

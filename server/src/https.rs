@@ -15,7 +15,7 @@ use crate::config::TlsFiles;
 use crate::identity::CertResolver;
 
 /// How often the files are looked at.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why there is no certificate to show.
 #[derive(Debug, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Followed {
         let following = async {
             let mut trouble = None;
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(POLL_INTERVAL).await;
                 let (looked, back) =
                     match tokio::task::spawn_blocking(move || (self.look_again(), self)).await {
                         Ok(looked) => looked,

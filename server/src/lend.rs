@@ -105,7 +105,7 @@ impl LocalListener {
 
     async fn serve_within(self, limits: Limits, engine: Arc<Engine>, share: Share, stop: CancellationToken) {
         let tasks = TaskTracker::new();
-        let lender = Arc::new(Lender {
+        let lender = Arc::new(LocalServer {
             engine,
             share,
             limits,
@@ -179,7 +179,7 @@ impl From<tokio::time::error::Elapsed> for Ended {
     }
 }
 
-struct Lender {
+struct LocalServer {
     engine: Arc<Engine>,
     share: Share,
     limits: Limits,
@@ -199,7 +199,7 @@ struct User {
 
 /// Permits one connection of a user, and counts towards the user's limit until it is dropped.
 struct ConnectionPermit<'a> {
-    lender: &'a Lender,
+    lender: &'a LocalServer,
     user: u32,
     /// The rings that its user may still have.
     rings: Arc<Semaphore>,
@@ -217,7 +217,7 @@ impl Drop for ConnectionPermit<'_> {
     }
 }
 
-impl Lender {
+impl LocalServer {
     fn permit(&self, user: u32) -> Option<ConnectionPermit<'_>> {
         let mut users = self.users.lock().expect("no panic while held");
         let new = || User { connections: 0, rings: Arc::new(Semaphore::new(self.limits.rings_a_user)) };

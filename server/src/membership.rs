@@ -13,7 +13,7 @@ use shardd_api::protocol::Health;
 use shardd_certificates::CA_CERTIFICATE;
 use shardd_store::metastore::copy::{self, CopyTag};
 use shardd_store::metastore::{
-    CopyShelf, Expected, Following, Keeper, LeaseId, Listing, MetaError, Metastore,
+    CopyShelf, Expected, Following, LeaseId, Listing, MetaError, Metastore, MetastoreAddress,
 };
 use shardfmt::digest::Digest;
 use tokio::time::{Instant, sleep, timeout};
@@ -29,7 +29,7 @@ const TTL: Duration = Duration::from_secs(5);
 /// Interval between renewals of the lease, and between attempts while the metastore is unreachable.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Limit for reading from the store which node holds the metadata.
-const STORE_PATIENCE: Duration = Duration::from_secs(2);
+const STORE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Limit for releasing the name at shutdown.
 const DEREGISTER_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -221,10 +221,10 @@ impl Finder {
     /// certificate.
     async fn look_in_store(&self) {
         let looked_at = self.looked_at.lock().expect("no panic while held").clone();
-        let read = timeout(STORE_PATIENCE, self.shelf.read(looked_at.as_ref())).await;
+        let read = timeout(STORE_TIMEOUT, self.shelf.read(looked_at.as_ref())).await;
         let Ok(Ok(copy::Found::Copy(copy, tag))) = read else { return };
         *self.looked_at.lock().expect("no panic while held") = Some(tag);
-        let (known, Keeper { node, http, quic }) = (self.known(), copy.keeper);
+        let (known, MetastoreAddress { node, http, quic }) = (self.known(), copy.keeper);
         if node == known.first {
             return;
         }

@@ -17,7 +17,7 @@ use crate::metastore::MetastoreNode;
 use crate::transport::Transport;
 
 /// How often the clock and the file are looked at: the clock may be set, and a machine may sleep.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a signer is left alone at least...
 const SHORTEST_PAUSE: Duration = Duration::from_secs(1);
 /// ...and at most.
@@ -130,7 +130,7 @@ impl Renewal {
             }
         };
         tokio::select! {
-            () = sleep(LOOK.min(until_due)) => {}
+            () = sleep(POLL_INTERVAL.min(until_due)) => {}
             () = changed => {}
         }
     }

@@ -19,7 +19,7 @@ use shardd_certificates::{CA_CERTIFICATE, CertificateError, Host};
 use shardd_engine::cache::{Cache, CacheConfig, CacheError};
 use shardd_engine::engine::{Engine, EngineError, Passes};
 use shardd_store::catalog::{CatalogBackend, CatalogError};
-use shardd_store::metastore::{CopyShelf, Keeper, Metastore};
+use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
 use shardd_store::stores::StoreOptions;
@@ -47,7 +47,7 @@ use role::{NodeRole, take_over, take_role};
 /// The file in `<data>/tls` that remembers which keys are revoked.
 const REVOKED: &str = "revoked.json";
 /// How long a node that starts waits for its store.
-const STORE_PATIENCE: Duration = Duration::from_secs(5);
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long everything together may take to end.
 const GRACE: Duration = Duration::from_millis(4500);
@@ -203,7 +203,8 @@ async fn serve_locked(
     let origin = Arc::new(open_store(&config, &role)?);
     probe(&origin).await?;
     let shelf = CopyShelf::of(Arc::clone(&origin), identity.authority());
-    let me = Keeper { node: identity.node().clone(), http: site.to_string(), quic: transport.address() };
+    let me =
+        MetastoreAddress { node: identity.node().clone(), http: site.to_string(), quic: transport.address() };
     if config.metadata.promote {
         role = take_over(&config, role, &shelf, &me, site).await?;
     }
@@ -239,7 +240,7 @@ async fn serve_locked(
             .map(|node| (Arc::clone(&transport), node)),
     };
     // Before any connection; without the metastore by the state known at the last stop.
-    let known = tokio::time::timeout(STORE_PATIENCE, revoked.load(metastore.as_ref())).await;
+    let known = tokio::time::timeout(STORE_TIMEOUT, revoked.load(metastore.as_ref())).await;
     if !matches!(known, Ok(Ok(_))) {
         warn!("the recently revoked keys are not known yet");
     }
@@ -550,7 +551,7 @@ async fn open_metastore(
     role: &NodeRole,
     transport: &Arc<Transport>,
     shelf: &CopyShelf,
-    me: &Keeper,
+    me: &MetastoreAddress,
     metastore_node: Option<&Arc<MetastoreNode>>,
 ) -> Result<Opened, ServeError> {
     let (metastore, keeping): (Arc<dyn Metastore>, _) = match role {
@@ -600,7 +601,7 @@ async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBacken
             false => warn!("{what}"),
         }
     }
-    let looked = tokio::time::timeout(STORE_PATIENCE, catalog.has_lost_its_names()).await;
+    let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
     if let Ok(Ok(true)) = looked {
         warn!(
             store = catalog.origin().name(),
@@ -627,7 +628,7 @@ fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
 
 /// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
 async fn probe(origin: &Origin) -> Result<(), OriginError> {
-    match tokio::time::timeout(STORE_PATIENCE, origin.probe()).await {
+    match tokio::time::timeout(STORE_TIMEOUT, origin.probe()).await {
         Ok(Err(error @ OriginError::Unavailable { .. })) => {
             warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is unreachable; starting \
                 without it");
@@ -643,7 +644,7 @@ async fn probe(origin: &Origin) -> Result<(), OriginError> {
 
 /// Refuses another store than that of the cluster, if both can be asked by now.
 async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
-    match tokio::time::timeout(STORE_PATIENCE, catalog.check_store()).await {
+    match tokio::time::timeout(STORE_TIMEOUT, catalog.check_store()).await {
         Ok(Err(error @ CatalogError::OtherStore { .. })) => Err(ServeError::OtherStore(error)),
         _ => Ok(()),
     }
@@ -767,7 +768,7 @@ mod tests {
     use crate::config::Settings;
 
     /// The limit of waits.
-    const PATIENCE: Duration = Duration::from_secs(30);
+    const TIMEOUT: Duration = Duration::from_secs(30);
 
     struct Running {
         ready: Ready,
@@ -787,7 +788,7 @@ mod tests {
         async fn nodes(&self) -> Vec<String> {
             let url = format!("{}/v1/nodes", self.ready.http);
             let asked = tokio::task::spawn_blocking(move || {
-                HttpClient::new(PATIENCE).get_json::<Vec<NodeRecord>>(&url)
+                HttpClient::new(TIMEOUT).get_json::<Vec<NodeRecord>>(&url)
             });
             asked.await.unwrap().unwrap().into_iter().map(|node| node.id.to_string()).collect()
         }
@@ -798,7 +799,7 @@ mod tests {
                     tokio::task::yield_now().await;
                 }
             };
-            timeout(PATIENCE, seen)
+            timeout(TIMEOUT, seen)
                 .await
                 .unwrap_or_else(|_| panic!("{} does not see {names:?}", self.ready.id));
         }

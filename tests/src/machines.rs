@@ -16,7 +16,7 @@ use crate::binary;
 const MARK: &str = "@@ ended with ";
 
 /// A process that is silent for this time hangs.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A switch, and what hangs on it: `10.77.0.9` is the switch itself.
 pub struct Lan {
@@ -170,7 +170,7 @@ impl Machine {
     pub fn attempt(&mut self, commands: &str) -> (i32, String) {
         self.say(&format!("( set -e\n{commands}\n) 2>&1; code=$?; echo; echo '{MARK}'$code"));
         let mut said = String::new();
-        while let Ok(line) = self.output.recv_timeout(PATIENCE) {
+        while let Ok(line) = self.output.recv_timeout(TIMEOUT) {
             if let Some(code) = line.strip_prefix(MARK) {
                 return (code.parse().expect("a number"), said.trim_end().to_owned());
             }

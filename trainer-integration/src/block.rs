@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use burn::module::Module;
 use burn::tensor::Tensor;
 
-use crate::flow::{Flow, Part, from_parts, parts_of};
 use crate::random::Key;
+use crate::tensor_tree::{Part, TensorTree, from_parts, parts_of};
 use crate::weights::Init;
 
 /// A stretch of layers between two others of a model.
@@ -20,10 +20,10 @@ use crate::weights::Init;
 /// [`Pass::key`], not from the device: only so a pass gives the same numbers wherever it is computed.
 pub trait Block: Module + 'static {
     /// Its input.
-    type Input: Flow;
+    type Input: TensorTree;
 
     /// Its output.
-    type Output: Flow;
+    type Output: TensorTree;
 
     /// One pass over at least one row.
     fn forward(&self, input: Self::Input, pass: &mut Pass) -> Self::Output;
@@ -162,7 +162,7 @@ impl Pass {
 
     /// Keeps a tensor for later blocks, under a name of its own: a skip connection, or a weight that is used twice. Its gradient comes back from
     /// all who recall it.
-    pub fn keep<F: Flow>(&mut self, name: &'static str, tensor: F) {
+    pub fn keep<F: TensorTree>(&mut self, name: &'static str, tensor: F) {
         let mut parts = parts_of(tensor).into_iter();
         let (Some(part), None) = (parts.next(), parts.next()) else {
             panic!("one tensor is kept under the name {name:?}");
@@ -174,7 +174,7 @@ impl Pass {
     ///
     /// # Panics
     /// If none has, or it is of another shape.
-    pub fn recall<F: Flow>(&mut self, name: &'static str) -> F {
+    pub fn recall<F: TensorTree>(&mut self, name: &'static str) -> F {
         if let Some(own) = self.kept.get(name) {
             return from_parts(vec![own.clone()]);
         }

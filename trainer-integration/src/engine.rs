@@ -35,7 +35,6 @@ use crate::collective::nccl::DeviceSums;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
 use crate::dtype::ReduceDtype;
-use crate::flow::{Flow, Part, from_parts};
 use crate::ledger::{Ledger, Numbers, Usage};
 use crate::loss::{Measured, Objective};
 use crate::model::Model;
@@ -43,6 +42,7 @@ use crate::optim::{Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::scaling::LossScale;
+use crate::tensor_tree::{Part, TensorTree, from_parts};
 use crate::trace::{Lane, Tracer};
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
@@ -81,7 +81,7 @@ pub struct Engine {
     /// By virtual rank of this rank.
     running: Vec<Running>,
     comm: Arc<Comm>,
-    begun: Option<Begun>,
+    begun: Option<StepInProgress>,
     /// By bucket: weights that are on their way to those who keep all of them.
     spreading: Vec<Option<Pending<Spread>>>,
     /// Buckets of which weights of others never came.
@@ -156,7 +156,7 @@ pub type Measure<'a> = Box<dyn Fn(Vec<Part>, Range<usize>, usize) -> Measured + 
 
 impl<'a> MicroBatch<'a> {
     /// One whose output is measured by this objective.
-    pub(crate) fn new<Output: Flow, O: Objective<Output>>(
+    pub(crate) fn new<Output: TensorTree, O: Objective<Output>>(
         input: Vec<Part>,
         objective: &'a O,
         target: O::Target,
@@ -199,7 +199,7 @@ pub type Share<'a> = Vec<MicroBatch<'a>>;
 
 /// A step whose gradients are not all there.
 #[derive(Debug)]
-struct Begun {
+struct StepInProgress {
     number: u64,
     epoch: u32,
     /// The running numbers before it.
@@ -534,7 +534,7 @@ impl Engine {
         let computed = Instant::now();
         let tracer = self.tracer.clone();
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
-        let Begun { running, scalars, reductions, sliced, hashers, .. } =
+        let StepInProgress { running, scalars, reductions, sliced, hashers, .. } =
             self.begun.take().expect("a step is under way");
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
@@ -630,7 +630,7 @@ impl Engine {
     }
 }
 
-impl Begun {
+impl StepInProgress {
     fn measure(&mut self, index: usize, Measured { sum, correct, samples, .. }: Measured) {
         let scalars = &mut self.scalars[index];
         for (scalar, more) in scalars.iter_mut().zip([sum, correct as f64, samples as f64]) {

@@ -10,10 +10,10 @@ use crate::collective::{CollectiveError, slice_of};
 use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
 use crate::error::TrainError;
-use crate::flow::from_parts;
+use crate::flat_block::to_numbers;
 use crate::loss::cross_entropy;
 use crate::reduce::Comm;
-use crate::stage::to_numbers;
+use crate::tensor_tree::from_parts;
 use crate::weights::Running;
 
 const CHUNK_ROWS: u64 = 256;

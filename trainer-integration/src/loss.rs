@@ -6,8 +6,8 @@ use std::ops::Range;
 use burn::tensor::{Tensor, TensorData};
 use rayon::prelude::*;
 
-use crate::flow::{Flow, Part, from_parts, parts_of};
-use crate::stage::to_numbers;
+use crate::flat_block::to_numbers;
+use crate::tensor_tree::{Part, TensorTree, from_parts, parts_of};
 
 /// Rows whose losses are added before those of others: a fixed number, so that the bits depend on no threads.
 const STRETCH: usize = 64;
@@ -29,7 +29,7 @@ pub struct Measured {
 ///
 /// The gradient is that of the *sum* over samples; the engine divides by the samples of the whole step, so that every sample weighs the same
 /// whatever micro-batch it is in.
-pub trait Objective<Output: Flow> {
+pub trait Objective<Output: TensorTree> {
     /// The target of the output.
     type Target;
 
@@ -80,7 +80,7 @@ impl<F, Target> SampleLosses<F, Target> {
     }
 }
 
-impl<Output: Flow, Target, F: Fn(Output, &Target) -> Tensor<1>> Objective<Output>
+impl<Output: TensorTree, Target, F: Fn(Output, &Target) -> Tensor<1>> Objective<Output>
     for SampleLosses<F, Target>
 {
     type Target = Target;

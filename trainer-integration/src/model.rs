@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 
 use crate::block::Block;
-use crate::flow::Flow;
-use crate::stage::{Stage, stage};
+use crate::flat_block::{FlatBlock, stage};
+use crate::tensor_tree::TensorTree;
 use crate::weights::{Named, Parameter, Running, Weights, ranges};
 
 /// Blocks that fit together: each takes what the one before it makes, which the compiler checks.
@@ -25,11 +25,11 @@ use crate::weights::{Named, Parameter, Running, Weights, ranges};
 /// ```
 #[derive(Debug)]
 pub struct Chain<Input, Output> {
-    stages: Vec<Box<dyn Stage>>,
+    stages: Vec<Box<dyn FlatBlock>>,
     types: PhantomData<fn(Input) -> Output>,
 }
 
-impl<Input: Flow, Output: Flow> Chain<Input, Output> {
+impl<Input: TensorTree, Output: TensorTree> Chain<Input, Output> {
     /// The first block. A block's name is its place, from 0, unless it is given [another](Chain::named).
     pub fn start<B: Block<Input = Input, Output = Output>>(block: B) -> Chain<Input, Output> {
         Chain { stages: vec![stage(block, "0")], types: PhantomData }
@@ -69,7 +69,7 @@ impl<Input: Flow, Output: Flow> Chain<Input, Output> {
 #[derive(Debug)]
 pub struct Model {
     /// The blocks.
-    pub stages: Vec<Box<dyn Stage>>,
+    pub stages: Vec<Box<dyn FlatBlock>>,
 }
 
 impl Model {
@@ -108,7 +108,7 @@ impl Model {
     /// The first values of every block's running numbers.
     pub fn initial_running(&self) -> Running {
         let initial =
-            |stage: &dyn Stage| stage.buffers().iter().map(|buffer| buffer.initial.clone()).collect();
+            |stage: &dyn FlatBlock| stage.buffers().iter().map(|buffer| buffer.initial.clone()).collect();
         self.stages.iter().map(|stage| initial(&**stage)).collect()
     }
 

@@ -3,11 +3,11 @@
 
 mod account;
 pub(crate) mod agree;
-mod course;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
 mod tell;
+mod train_state;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,14 +48,14 @@ use crate::zero::{Slicing, Zero};
 use account::Account;
 pub use agree::agree;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
-use course::Course;
-pub use course::Legacy;
 pub use feed::Preparation;
 use feed::{Feed, InputDigests, Preparer};
 use guard::{Guard, Verdict};
 pub use guard::{GuardConfig, OnBadStep};
 pub use persistence::{Outcome, Persistence, Start, Stopped};
 use tell::tell;
+pub use train_state::StateTransfer;
+use train_state::TrainState;
 
 /// The settings that decide the weights, apart from the data; and those of the computation.
 #[derive(Clone, Debug)]
@@ -327,7 +327,7 @@ impl Training<'_> {
         test: Option<&dyn Rows>,
         observe: &mut (dyn FnMut(Progress) + Send),
         recorder: &mut Option<Recorder>,
-        course: &mut Option<(Course, Settings)>,
+        course: &mut Option<(TrainState, Settings)>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
         let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
@@ -378,8 +378,8 @@ impl Training<'_> {
         let (steps_before, samples_before) = (account.steps, account.samples);
         let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
         // From here on it is this that is left to another group.
-        let on_its_way = Course { engine, account, guard, place, is_whole: true };
-        let (Course { engine, account, guard, place, is_whole }, _) =
+        let on_its_way = TrainState { engine, account, guard, place, is_whole: true };
+        let (TrainState { engine, account, guard, place, is_whole }, _) =
             course.insert((on_its_way, settings.clone()));
         compare(comm, &engine.digests()?, "at the start")?;
         let steps = per_epoch * u64::from(config.epochs);
@@ -602,7 +602,12 @@ impl Training<'_> {
     }
 
     /// Leaves this rank's state of a training, with which another group can continue.
-    fn leave(&self, outcome: &Result<Outcome, TrainError>, start: Start, course: Option<(Course, Settings)>) {
+    fn leave(
+        &self,
+        outcome: &Result<Outcome, TrainError>,
+        start: Start,
+        course: Option<(TrainState, Settings)>,
+    ) {
         let Some(legacy) = &self.persistence.legacy else { return };
         // A record is known to be whole only where a checkpoint is.
         let is_recorded = self.persistence.recording.is_some();

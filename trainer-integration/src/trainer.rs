@@ -18,7 +18,6 @@ use crate::device::Precision;
 use crate::dtype::ReduceDtype;
 use crate::engine::{Engine, MicroBatch, Share, StepLoss, StepPlan};
 use crate::error::{BadStep, TrainError};
-use crate::flow::{Flow, from_parts, parts_of};
 use crate::ledger::Usage;
 use crate::loss::Objective;
 use crate::model::Chain;
@@ -27,6 +26,7 @@ use crate::progress::ProgressSoFar;
 use crate::random::Key;
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::scaling::LossScale;
+use crate::tensor_tree::{TensorTree, from_parts, parts_of};
 use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
 use crate::train::check_groups;
 use crate::weights::Weights;
@@ -90,13 +90,13 @@ pub struct Trainer<Input, Output, O> {
     number: u64,
     epoch: u32,
     samples: u64,
-    keeping: Keeping,
+    keeping: CheckpointSettings,
     types: PhantomData<fn(Input) -> Output>,
 }
 
 /// A trainer's checkpoints, and their common settings.
 #[derive(Debug)]
-struct Keeping {
+struct CheckpointSettings {
     keeper: CheckpointManager,
     run: String,
     settings: Settings,
@@ -124,7 +124,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     stop: StopFlag,
 }
 
-impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> {
+impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> Trainer<Input, Output, O> {
     /// A trainer for this model, which all ranks of the collective make in the same way. Rank 0's weights are everyone's.
     #[expect(clippy::new_ret_no_self, reason = "a trainer has settings")]
     pub fn new(
@@ -213,7 +213,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     pub fn keep(&mut self, place: Place) -> Result<ControlFlow<()>, TrainError> {
         self.keeping.place = place;
         let progress = self.progress();
-        let Keeping { keeper, run, settings, .. } = &mut self.keeping;
+        let CheckpointSettings { keeper, run, settings, .. } = &mut self.keeping;
         let next = keeper.after_step(self.number, || {
             Ok(self.engine.snapshot(run.clone(), settings.clone(), place, progress)?)
         });
@@ -227,7 +227,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     /// When another rank is gone or late.
     pub fn finish(&mut self) -> Result<(), TrainError> {
         let progress = self.progress();
-        let Keeping { keeper, run, settings, place } = &mut self.keeping;
+        let CheckpointSettings { keeper, run, settings, place } = &mut self.keeping;
         let finished = keeper.finish(self.number, || {
             Ok(self.engine.snapshot(run.clone(), settings.clone(), *place, progress)?)
         });
@@ -300,7 +300,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> Trainer<Input, Output, O> 
     }
 }
 
-fn shares<'a, Input: Flow, Output: Flow, O: Objective<Output>, B>(
+fn shares<'a, Input: TensorTree, Output: TensorTree, O: Objective<Output>, B>(
     objective: &'a O,
     virtual_ranks: Range<u32>,
     mut batches: impl FnMut(u32) -> B,
@@ -319,7 +319,7 @@ where
     virtual_ranks.map(share).collect()
 }
 
-impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Output, O> {
+impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder<Input, Output, O> {
     /// V: of how many micro-batches a step is made, on any ranks. The weights depend on it, and not on the
     /// number of ranks, which may be any up to V. Default the number of ranks.
     pub fn virtual_ranks(self, count: u32) -> Self {
@@ -481,7 +481,7 @@ impl<Input: Flow, Output: Flow, O: Objective<Output>> TrainerBuilder<Input, Outp
             number: so_far.steps,
             epoch: place.epoch,
             samples: so_far.samples,
-            keeping: Keeping { keeper, run, settings, place },
+            keeping: CheckpointSettings { keeper, run, settings, place },
             types: PhantomData,
         })
     }

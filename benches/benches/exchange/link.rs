@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shardd_api::exchange::{ExchangeRate, ExchangeSettings};
-use shardd_engine::peers::{Effort, FetchRequest, Peers};
+use shardd_engine::peers::{FetchMode, FetchRequest, Peers};
 use shardfmt::GrainKey;
 use tokio::net::UdpSocket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -140,7 +140,7 @@ async fn epoch(node: Arc<Node>, theirs: Vec<GrainKey>) -> Result<Vec<Duration>> 
             epoch: 0,
             generation: 1,
             keys,
-            effort: Effort::Cached,
+            effort: FetchMode::Cached,
         };
         let got = node.transport.fetch(&data::name(1 - node.number), request).await?;
         anyhow::ensure!(got.iter().all(Option::is_some), "the other node has these");

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use shardd::identity::{Identity, Revoked, Standing};
+use shardd::identity::{ClusterRole, Identity, Revoked};
 use shardd::transport::{Services, Transport};
 use shardd_api::exchange::{EpochExchange, ExchangeRate, ExchangeSettings};
 use shardd_api::local_transport;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use super::{data, told};
 
 /// How often a node looks whether something has happened.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One of two nodes, each of which hosts a partition for a rank of its own.
 pub(crate) struct Node {
@@ -44,7 +44,7 @@ impl Node {
     /// The node's address.
     pub(crate) fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
         let identity = match Identity::open(&home.join(format!("tls{number}")))? {
-            Standing::Issued(identity) => identity,
+            ClusterRole::Issued(identity) => identity,
             _ => bail!("the identity is not one that was issued"),
         };
         Ok(Transport::bind("127.0.0.1:0".parse()?, &identity, Arc::new(Revoked::default()))?)
@@ -168,6 +168,6 @@ pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
 
 async fn until(mut happened: impl FnMut() -> bool) {
     while !happened() {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }

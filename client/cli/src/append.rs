@@ -8,13 +8,13 @@ use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{AppendError, Base, append, appending, made_of, open_to_append, refuse_file};
 use shardd_ingest::{Resources, Source};
-use shardd_store::catalog::{Catalog, CommitNote, Shelf};
+use shardd_store::catalog::{Catalog, CatalogStore, CommitNote};
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
 
 use crate::failure::Failure;
 use crate::human::{duration, plural};
-use crate::ingest::{Effort, links};
+use crate::ingest::{ResourceArgs, links};
 use crate::output;
 use crate::progress::IngestProgress;
 
@@ -53,7 +53,7 @@ pub(crate) struct Append {
     message: Message,
 
     #[command(flatten)]
-    effort: Effort,
+    resources: ResourceArgs,
 }
 
 /// A version made of another by appending.
@@ -67,7 +67,7 @@ impl Append {
         let started = Instant::now();
         let catalog = connect.catalog()?;
         let present = find_version(&*catalog, &self.name.clone().into())?.version;
-        let resources = self.effort.clone().resources()?;
+        let resources = self.resources.clone().resources()?;
         let grown = match self.grow(&*catalog, present, &resources, json)? {
             Ok(grown) => grown,
             Err(known @ AppendError::Known { .. }) => {
@@ -152,7 +152,8 @@ impl Append {
         let samples = source.sample_count().filter(|_| config.take.is_none());
         let progress = Arc::new(IngestProgress::new(json, samples));
         progress.end_on_signals()?;
-        let appended = append(base, source, config, self.again, resources, &Shelf(catalog), &*progress);
+        let appended =
+            append(base, source, config, self.again, resources, &CatalogStore(catalog), &*progress);
         progress.finish();
         Ok(appended.map(|after| Grown { before: (before, manifest), after }))
     }

@@ -24,9 +24,9 @@ use crate::output;
 use crate::table::{Table, facts};
 
 /// How long nodes may take to renew their certificates.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// How often it is looked whether they have.
-const LOOK: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// How long a node may take to say what its authority is.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -196,7 +196,7 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
         let asked: Rotation = api.http.post_json(&format!("{}/{node}/rotate", api.url), &json!({}))?;
         waiting.insert(node, asked.issued_until);
     }
-    let (until, mut done) = (Instant::now() + PATIENCE, vec![]);
+    let (until, mut done) = (Instant::now() + WAIT_TIMEOUT, vec![]);
     loop {
         for listed in api.known()? {
             if waiting.get(&listed.node).is_some_and(|until| listed.issued_at > *until) {
@@ -214,11 +214,11 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
             let late: Vec<String> = waiting.keys().map(ToString::to_string).collect();
             return Err(Failure::failed(format!(
                 "not renewed within {} s: {}; they will be once they run and reach the first node",
-                PATIENCE.as_secs(),
+                WAIT_TIMEOUT.as_secs(),
                 late.join(", ")
             )));
         }
-        sleep(LOOK);
+        sleep(POLL_INTERVAL);
     }
     if json {
         output::json(&done);

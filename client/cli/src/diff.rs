@@ -4,7 +4,7 @@
 use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Base, Change, ColumnDrift, Diff as Found, Drift, LabelShare, diff, drift};
-use shardd_store::catalog::{Catalog, DatasetInfo, Shelf};
+use shardd_store::catalog::{Catalog, CatalogStore, DatasetInfo};
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::statistics::Quantiles;
 use shardfmt::{At, DatasetRef, Manifest};
@@ -86,7 +86,7 @@ fn compare(
     let found = diff(
         Base { id: these.version, manifest: before },
         Base { id: those.version, manifest: after },
-        &Shelf(catalog),
+        &CatalogStore(catalog),
         &progress,
     );
     progress.finish();

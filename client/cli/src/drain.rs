@@ -17,7 +17,7 @@ use crate::nodes::{live_nodes, not_live};
 use crate::output;
 
 /// How often it is looked how far a node is.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Drain a node: others take over its partitions, a few at a time, and then no reader misses it
 ///
@@ -159,7 +159,7 @@ impl Cluster {
                     waiting.timeout
                 )));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 }

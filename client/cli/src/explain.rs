@@ -222,7 +222,7 @@ fn because(because: Because) -> &'static str {
 
 /// An epoch of a sample, with nodes' names.
 #[derive(Serialize)]
-struct Told {
+struct NamedEpoch {
     #[serde(flatten)]
     stop: Stop,
     /// The host of its partition.
@@ -254,15 +254,15 @@ impl Move {
         let tell = |stop: Stop| {
             let PartitionExplained { node, rank, reads_at, .. } = placed(stop.found.partition).clone();
             let to = stop.leaves.map(|leave| placed(leave.to).node.clone());
-            Told { stop, rank, reads_at, sent_to: to.filter(|to| *to != node), node }
+            NamedEpoch { stop, rank, reads_at, sent_to: to.filter(|to| *to != node), node }
         };
-        let told: Vec<Told> = stops.into_iter().map(tell).collect();
+        let told: Vec<NamedEpoch> = stops.into_iter().map(tell).collect();
         if json {
             output::json(&told);
             return Ok(());
         }
         let mut table = Table::new(&["epoch", "position", "partition", "node", "read by", "after the epoch"]);
-        for Told { stop: Stop { found, leaves }, node, rank, reads_at, sent_to } in &told {
+        for NamedEpoch { stop: Stop { found, leaves }, node, rank, reads_at, sent_to } in &told {
             let read_by = match (rank, reads_at) {
                 (Some(rank), Some(at)) => format!("rank {rank} at {at}"),
                 _ => String::new(),

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_ingest::version::{ExportFormat, ExportOptions, export};
-use shardd_store::catalog::Shelf;
+use shardd_store::catalog::CatalogStore;
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetRef};
 
@@ -71,7 +71,7 @@ impl Export {
         let progress = WorkProgress::new(json, "exporting", dataset.samples);
         let options = ExportOptions { format, file_size: self.shard_size };
         let threads = self.threads.map_or_else(processors, usize::from);
-        let done = export(&manifest, &Shelf(&*catalog), &self.to, options, threads, &progress);
+        let done = export(&manifest, &CatalogStore(&*catalog), &self.to, options, threads, &progress);
         let took = progress.finish();
         let done = done?;
         if json {

@@ -17,7 +17,7 @@ use shardd_ingest::{
     Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Links, Mix, OnError,
     Resources, Source, private_directory,
 };
-use shardd_store::catalog::{Catalog, CatalogError, CommitNote, LocalCatalog, Shelf, StorePlace};
+use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardd_store::connect::{Connect, Target};
 use shardfmt::shard::Compression;
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
@@ -51,7 +51,7 @@ pub(crate) struct Ingest {
     follow_symlinks: bool,
 
     #[command(flatten)]
-    effort: Effort,
+    resource_args: ResourceArgs,
 }
 
 /// The options that decide the version.
@@ -138,18 +138,18 @@ pub(crate) struct Settings {
 
 /// The options that do not change the version.
 #[derive(Args, Clone)]
-pub(crate) struct Effort {
+pub(crate) struct ResourceArgs {
     /// Threads to work with; the result does not depend on it [default: one per processor]
-    #[arg(long, help_heading = "Effort")]
+    #[arg(long, help_heading = "Resources")]
     threads: Option<NonZeroUsize>,
 
     /// Memory to work with, shards in the making included; the result does not depend on it
-    #[arg(long, value_name = "SIZE", default_value = "2GiB", help_heading = "Effort")]
+    #[arg(long, value_name = "SIZE", default_value = "2GiB", help_heading = "Resources")]
     memory: ByteSize,
 
     /// Where to keep data that does not fit memory, and the progress: run again after an interruption, the
     /// ingest continues [default: a directory of yours in $TMPDIR or, if that is not set, /var/tmp]
-    #[arg(long, value_name = "DIR", help_heading = "Effort")]
+    #[arg(long, value_name = "DIR", help_heading = "Resources")]
     work: Option<PathBuf>,
 }
 
@@ -246,7 +246,7 @@ impl Settings {
     }
 }
 
-impl Effort {
+impl ResourceArgs {
     /// # Errors
     /// When someone else has taken the place where work would lie by default.
     pub(crate) fn resources(self) -> Result<Resources, Failure> {
@@ -296,8 +296,8 @@ impl Ingest {
 
     fn fill(self, connect: &Connect, json: bool) -> Result<(), Failure> {
         let started = Instant::now();
-        let Ingest { paths, name, message, settings, follow_symlinks, effort } = self;
-        let (config, resources) = (settings.config()?, effort.resources()?);
+        let Ingest { paths, name, message, settings, follow_symlinks, resource_args } = self;
+        let (config, resources) = (settings.config()?, resource_args.resources()?);
         let targets = match &settings.split {
             None => vec![(name, None)],
             Some(split) => {
@@ -380,7 +380,7 @@ fn into_datasets(
     let ranges: Vec<HashRange> = targets.iter().filter_map(|(_, range)| *range).collect();
     let read = Reading::read(source, config, &ranges, resources, progress)?;
     let size = size(read.row_bytes())?;
-    let written = read.write(size, &Shelf(catalog), progress)?;
+    let written = read.write(size, &CatalogStore(catalog), progress)?;
     let note = CommitNote { operation: Operation::INGEST, message };
     let part = |((name, _), manifest): (&(DatasetName, _), &Manifest)| {
         (name.clone(), Ingested { manifest: manifest.clone(), version: manifest.id(), before: before(name) })

@@ -15,9 +15,9 @@ use crate::nodes::{live_nodes, not_live};
 use crate::output;
 
 /// How often it is looked whether it has taken over.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// How long that may take: it stops, reads the copy, and starts again.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Let a node take over the metadata of the lost first node, from its copy in the store
 ///
@@ -38,7 +38,7 @@ impl Promote {
         let node = nodes.into_iter().find(|state| state.record.id == self.node);
         let at = node.ok_or_else(|| not_live(&self.node))?.record.http;
         http.post_for_bytes(&format!("{at}/v1/promote"), &PromoteRequest {})?;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         loop {
             // It does not answer while it starts again.
             let status = http.get_json::<NodeStatus>(&format!("{at}/v1/status")).ok();
@@ -57,10 +57,10 @@ impl Promote {
                 return Err(Failure::failed(format!(
                     "node {} has not taken over the metadata within {} s; its log says why",
                     self.node,
-                    PATIENCE.as_secs()
+                    TIMEOUT.as_secs()
                 )));
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
         }
     }
 }

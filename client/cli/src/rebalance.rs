@@ -17,7 +17,7 @@ use crate::human::{parse_duration, plural};
 use crate::output;
 
 /// How often it is looked how far it is.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Move partitions of a run to where its ranks read and shares are even, a few at a time, and wait until that is done
 ///
@@ -83,7 +83,7 @@ impl Rebalance {
                 last = Some(explained.moves.len());
                 say(&explained, json);
             }
-            sleep(LOOK);
+            sleep(POLL_INTERVAL);
             explained = http.get_json(&format!("{url}/placement"))?;
         }
         let (run, elsewhere) = (&explained.run, explained.remote_bytes_per_epoch);

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Base, reshard};
-use shardd_store::catalog::{CommitNote, Shelf};
+use shardd_store::catalog::{CatalogStore, CommitNote};
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, Compression, DatasetName, Message, Operation};
 
@@ -48,7 +48,7 @@ impl Reshard {
         let base = Base { id: before.version, manifest: &manifest };
         let progress = WorkProgress::new(json, "resharding", before.samples);
         let threads = self.threads.map_or_else(processors, usize::from);
-        let shelf = Shelf(&*catalog);
+        let shelf = CatalogStore(&*catalog);
         let resharded = reshard(base, self.shard_size, self.compression, &shelf, threads, &shelf, &progress);
         let took = progress.finish();
         let resharded = resharded?;

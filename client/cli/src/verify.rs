@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{Confidence, Finding, Lost, Mended, sample, verify};
-use shardd_store::catalog::{Catalog, CatalogError, DatasetInfo, Shelf};
+use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, DatasetInfo};
 use shardd_store::connect::{Connect, only_dataset};
 use shardd_store::origin::OriginError;
 use shardfmt::{ByteSize, DatasetRef, Manifest};
@@ -67,7 +67,7 @@ impl Verify {
         };
         let samples = chosen.iter().map(|place| u64::from(manifest.shards[*place].rows)).sum();
         let progress = WorkProgress::new(json, "verifying", samples);
-        let findings = verify(&manifest, &chosen, &Shelf(&*catalog), threads, &progress)?;
+        let findings = verify(&manifest, &chosen, &CatalogStore(&*catalog), threads, &progress)?;
         progress.finish();
         let (mended, lost) = match self.repair && !findings.is_empty() {
             true => repair::repair(&*catalog, &manifest, &findings, &from, threads, json)?,

@@ -18,7 +18,7 @@ use crate::nodes::live_nodes;
 use crate::{output, signals};
 
 /// How often it is looked how far it is, at most.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Fill the nodes' caches before the trainers start: they then find their samples on local disks
 ///
@@ -144,7 +144,7 @@ impl Warm {
                 )));
             }
             // To look takes a node time, too.
-            sleep(LOOK.max(began.elapsed() * 4));
+            sleep(POLL_INTERVAL.max(began.elapsed() * 4));
         }
     }
 }

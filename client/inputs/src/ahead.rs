@@ -23,7 +23,7 @@ const FILES_AHEAD: usize = 64;
 /// Files that are read one after the other are not further apart than this: others may lie between them.
 const NEAR: usize = 16;
 /// After this number of other files, no reader will want the file fetched ahead.
-const PATIENCE: u64 = 512;
+const MAX_AGE: u64 = 512;
 
 /// Files of one listing, in the order of their names.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Window {
         self.reads[index] += 1;
         let reads = self.reads[index];
         let mine = self.early.remove(&index).map(|(_, early)| early);
-        self.early.retain(|_, (born, _)| self.clock - *born < PATIENCE);
+        self.early.retain(|_, (born, _)| self.clock - *born < MAX_AGE);
         let before = &self.reads[index.saturating_sub(NEAR)..index];
         if mine.is_none() && !before.iter().any(|&before| before >= reads) {
             return None;

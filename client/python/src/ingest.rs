@@ -16,7 +16,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use serde_json::json;
 use shardd_ingest::{Ingest, IngestConfig, Links, Mix, NoProgress, Resources, Source};
-use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog, Shelf};
+use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
 
 use crate::errors;
@@ -217,7 +217,7 @@ pub(crate) fn ingest(
         let read =
             Ingest::read(source, &config, &[], &resources, &NoProgress).map_err(|error| failed(&error))?;
         let written =
-            read.write(shard_size, &Shelf(&catalog), &NoProgress).map_err(|error| failed(&error))?;
+            read.write(shard_size, &CatalogStore(&catalog), &NoProgress).map_err(|error| failed(&error))?;
         let manifest = written.manifests()[0].clone();
         let note = CommitNote { operation: Operation::INGEST, message };
         catalog.commit(&name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;

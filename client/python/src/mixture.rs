@@ -13,7 +13,7 @@ use crate::store::{Place, Store, describe, parse};
 
 /// A source as Python gives it: its store, version and plan, its name, and which of proportion, repeat and
 /// choose it sets, and the value.
-type Said = (Py<Store>, String, String, String, String, String);
+type SourceTuple = (Py<Store>, String, String, String, String, String);
 
 /// Plans of several stores, and how much of each.
 #[pyclass(frozen, module = "shardd._native")]
@@ -35,7 +35,7 @@ impl Mixture {
 impl Mixture {
     #[new]
     #[pyo3(signature = (sources, *, epoch_size=None))]
-    fn new(py: Python<'_>, sources: Vec<Said>, epoch_size: Option<u64>) -> PyResult<Self> {
+    fn new(py: Python<'_>, sources: Vec<SourceTuple>, epoch_size: Option<u64>) -> PyResult<Self> {
         let (mut mixed, mut described, mut schemas) = (Vec::new(), Vec::new(), Vec::new());
         for (store, version, plan, name, kind, amount) in sources {
             let store = store.get();

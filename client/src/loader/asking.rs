@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use shardd_store::http::{Credentials, HttpClient, HttpError, living_first};
 use tracing::debug;
 
-use super::whom::Standing;
+use super::whom::ServerStates;
 
 /// How long one node may take to answer; it may have to ask others, and the store, first.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
@@ -45,7 +45,7 @@ pub(crate) struct Asking {
 
 struct Shared {
     began: Instant,
-    standing: Mutex<Standing>,
+    standing: Mutex<ServerStates>,
     asked: Mutex<BTreeMap<String, Asked>>,
 }
 
@@ -66,7 +66,7 @@ impl Asking {
     pub(crate) fn new(servers: &[String], credentials: &Credentials) -> Self {
         let (http, quick) =
             (HttpClient::with(ANSWER_WITHIN, credentials), HttpClient::with(SAYS_WITHIN, credentials));
-        let mut standing = Standing::default();
+        let mut standing = ServerStates::default();
         let (_, silent) = living_first(servers, credentials);
         silent.iter().for_each(|server| standing.fell_silent(server));
         let shared =
@@ -154,7 +154,7 @@ impl Asking {
         Some(round.answers.into_iter().map(|answer| answer.expect("all are there")).collect())
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
+    fn standing(&self) -> MutexGuard<'_, ServerStates> {
         self.shared.standing()
     }
 
@@ -164,7 +164,7 @@ impl Asking {
 }
 
 impl Shared {
-    fn standing(&self) -> MutexGuard<'_, Standing> {
+    fn standing(&self) -> MutexGuard<'_, ServerStates> {
         self.standing.lock().expect("no panic while held")
     }
 
@@ -190,7 +190,7 @@ impl Shared {
 struct Round<Q, A, F> {
     shared: Arc<Shared>,
     ask: Arc<F>,
-    tell: SyncSender<Told<A>>,
+    tell: SyncSender<Answered<A>>,
     /// By question.
     answers: Vec<Option<Answer<Q, A>>>,
     /// How many servers have yet to answer a question, or to be asked it.
@@ -210,7 +210,7 @@ struct Asker<Q> {
 }
 
 /// An asker's result for its first remaining question.
-struct Told<A> {
+struct Answered<A> {
     asker: usize,
     answer: Result<A, HttpError>,
 }
@@ -237,7 +237,7 @@ where
                 }
                 let is_last = answer.is_err() || over.load(Relaxed);
                 // The caller may be gone.
-                if tell.send(Told { asker, answer }).is_err() || is_last {
+                if tell.send(Answered { asker, answer }).is_err() || is_last {
                     return;
                 }
             }
@@ -250,7 +250,7 @@ where
         }
     }
 
-    fn take(&mut self, Told { asker, answer }: Told<A>) {
+    fn take(&mut self, Answered { asker, answer }: Answered<A>) {
         let it = &mut self.askers[asker];
         if it.left.is_empty() {
             return; // it was given up, and its answer arrived too late

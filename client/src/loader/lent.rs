@@ -81,7 +81,7 @@ pub(super) struct Place {
 
 /// The nodes of this machine, by their HTTP addresses.
 #[derive(Default)]
-pub(super) struct Lenders {
+pub(super) struct LocalServers {
     links: HashMap<String, Link>,
 }
 
@@ -110,7 +110,7 @@ impl Way {
     }
 }
 
-impl Lenders {
+impl LocalServers {
     /// How the grains of a node at `server` are got from now on.
     pub(super) fn transport(&mut self, server: &str, record: &NodeRecord, host: &str) -> Transport {
         let Some(socket) = record.socket.as_ref().filter(|socket| socket.host == host) else {

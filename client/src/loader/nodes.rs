@@ -24,12 +24,12 @@ use tracing::{debug, warn};
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered};
 use super::clocks::{Clocks, On};
-use super::lent::{Lenders, Place};
+use super::lent::{LocalServers, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 
 /// How long a loader keeps trying all nodes before it gives up on a grain.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long to wait before asking again for the missing grains.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
@@ -351,7 +351,7 @@ pub(crate) struct NodeRows {
     doubts: bool,
     /// By the segments' passes.
     maps: HashMap<String, Arc<Mmap>>,
-    lenders: Lenders,
+    lenders: LocalServers,
     /// Passes of segments that were not to be had in this epoch, before the questions that were asked last...
     in_vain: HashSet<String>,
     /// ...and after them: several answers may name a segment that was dropped since they were given.
@@ -371,7 +371,7 @@ impl NodeRows {
     ) -> Self {
         let (known, maps) = (HashMap::new(), HashMap::new());
         let (rows, sparse) = (HashMap::new(), HashMap::new());
-        let lenders = Lenders::default();
+        let lenders = LocalServers::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
         Self {
             nodes,
@@ -442,10 +442,8 @@ impl NodeRows {
                 return Err(LoadError::Stopped);
             }
             if attempt > 0 {
-                if began.elapsed() > PATIENCE {
-                    return Err(
-                        last_error.map_or(LoadError::NotGenuine { waited: PATIENCE }, LoadError::from)
-                    );
+                if began.elapsed() > TIMEOUT {
+                    return Err(last_error.map_or(LoadError::NotGenuine { waited: TIMEOUT }, LoadError::from));
                 }
                 std::thread::sleep(AGAIN_AFTER);
             }

@@ -31,7 +31,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// The known state of the asked servers.
 #[derive(Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct ServerStates {
     servers: BTreeMap<String, Server>,
     /// How many questions may be asked twice now, less [`BESIDES`].
     earned: f64,
@@ -45,7 +45,7 @@ struct Server {
     looked_at: Option<Duration>,
 }
 
-impl Standing {
+impl ServerStates {
     /// It has answered, after this time.
     pub(crate) fn answered(&mut self, server: &str, took: Duration) {
         let known = self.server(server);
@@ -156,7 +156,7 @@ mod tests {
         fn a_silent_server_is_asked_last_until_it_answers_however_long_that_is(
             events in events(), later in 0u64..1_000_000,
         ) {
-            let mut standing = Standing::default();
+            let mut standing = ServerStates::default();
             let mut silent = [false; 5];
             for (server, event) in events {
                 match event {
@@ -175,7 +175,7 @@ mod tests {
 
         #[test]
         fn few_questions_are_asked_twice_whatever_happens(wants in prop::collection::vec(any::<bool>(), 0..2_000)) {
-            let mut standing = Standing::default();
+            let mut standing = ServerStates::default();
             let (mut asked, mut twice) = (0u32, 0u32);
             for wants in wants {
                 standing.asks();
@@ -189,7 +189,7 @@ mod tests {
         fn a_server_is_given_twice_what_most_of_its_answers_took_within_bounds(
             took in prop::collection::vec(0u64..30_000, 0..200),
         ) {
-            let mut standing = Standing::default();
+            let mut standing = ServerStates::default();
             took.iter().for_each(|took| standing.answered("s", Duration::from_millis(*took)));
             let patience = standing.patience("s");
             prop_assert!((LEAST..=MOST).contains(&patience));
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_at_silent_servers_now_and_then() {
-        let (mut standing, second) = (Standing::default(), Duration::from_secs(1));
+        let (mut standing, second) = (ServerStates::default(), Duration::from_secs(1));
         standing.fell_silent("a");
         standing.answered("b", second);
         assert_eq!(standing.due_for_a_look(second), ["a"]);
@@ -218,7 +218,7 @@ mod tests {
 
     #[test]
     fn one_that_cannot_is_asked_again_soon_and_before_one_that_is_silent() {
-        let mut standing = Standing::default();
+        let mut standing = ServerStates::default();
         standing.was_unable("a", Duration::ZERO);
         standing.fell_silent("b");
         let order = |at| standing.in_order(["b", "a", "c"].map(str::to_owned).to_vec(), at);

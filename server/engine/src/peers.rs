@@ -16,10 +16,10 @@ use shardfmt::{GrainKey, PlanId, VersionId};
 use tokio::sync::mpsc;
 
 /// How long all peers together may take to answer for grains before the origin is asked.
-pub const PEER_PATIENCE: Duration = Duration::from_secs(2);
+pub const PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long a shard's reader may take: it may have to read the whole shard from the store first.
-pub const READER_PATIENCE: Duration = Duration::from_secs(5);
+pub const READER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Asks a node for grains.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,13 +35,13 @@ pub struct FetchRequest {
     /// Which grains; the answer keeps this order.
     pub keys: Vec<GrainKey>,
     /// The permitted effort of the asked node.
-    pub effort: Effort,
+    pub effort: FetchMode,
 }
 
 /// How far the asked node should go to answer a [`FetchRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Effort {
+pub enum FetchMode {
     /// Say only which grains are in its cache: those come back as empty bytes.
     Probe,
     /// Give what its cache holds.

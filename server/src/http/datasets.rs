@@ -15,7 +15,7 @@ use super::immutable::{ARROW_FILE, Conditions, Content, Source};
 use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
-use super::recall::{Told, aged, or_recalled, told};
+use super::recall::{WithStaleness, aged, or_recalled, told};
 use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State, ValidJson, ValidQuery, json};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
@@ -76,7 +76,7 @@ pub(super) async fn show(state: State, PathParam(reference): PathParam<DatasetRe
         async move { catalog.resolve(&reference).await }
     })
     .await?;
-    let found = Told { what: found, stale: age.is_some() };
+    let found = WithStaleness { what: found, stale: age.is_some() };
     aged(json(&found), age)
 }
 

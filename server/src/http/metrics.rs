@@ -249,21 +249,23 @@ impl Snapshot {
             counters.exchange_s,
         );
         // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
-        let sum = |count: fn(&EpochExchange) -> u64| counters.exchange.iter().map(count).sum::<u64>();
+        let sum = |count: fn(&EpochExchange) -> u64| {
+            counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>()
+        };
         let states: [(&str, fn(&EpochExchange) -> u64); 4] = [
-            ("expected", |epoch| epoch.counts.expected_grains),
-            ("received", |epoch| epoch.counts.received_grains),
-            ("sent", |epoch| epoch.counts.sent_grains),
-            ("unsent", |epoch| epoch.counts.unsent_grains),
+            ("expected", |counts| counts.expected_grains),
+            ("received", |counts| counts.received_grains),
+            ("sent", |counts| counts.sent_grains),
+            ("unsent", |counts| counts.unsent_grains),
         ];
         self.gauges(
             "shardd_exchange_grains",
             "Grains of recent epochs, by state",
             states.map(|(state, count)| ([("state", state.to_owned())], sum(count) as f64)),
         );
-        let received = sum(|epoch| epoch.counts.received_bytes);
+        let received = sum(|counts| counts.received_bytes);
         self.gauge("shardd_exchange_received_bytes", "Bytes received in recent epochs", received);
-        let sent = sum(|epoch| epoch.counts.sent_bytes);
+        let sent = sum(|counts| counts.sent_bytes);
         self.gauge("shardd_exchange_sent_bytes", "Bytes sent in recent epochs", sent);
         let ExchangeNow { paused, waiting, .. } = &status.exchange_now;
         self.flag("shardd_exchange_paused", "1 if the exchange is paused", *paused);

@@ -148,7 +148,7 @@ struct Shared {
     followers: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
     /// Whose runs are, as it was a moment ago.
-    standings: run_access::Standings,
+    standings: run_access::RunFactsCache,
     metrics: Arc<metrics::Metrics>,
     events: Arc<events::Hub>,
     /// The description of this API, as JSON.
@@ -167,7 +167,7 @@ impl Shared {
             stream_bytes: quota::Quota::new(STREAM_BYTES, STREAM_BYTES_A_CLIENT),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
-            standings: run_access::Standings::default(),
+            standings: run_access::RunFactsCache::default(),
             metrics: Arc::default(),
             document,
             draining,

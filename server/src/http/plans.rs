@@ -16,7 +16,7 @@ use super::access::Datasets;
 use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
-use super::recall::{Told, aged, or_recalled, told};
+use super::recall::{WithStaleness, aged, or_recalled, told};
 use super::{Answer, LOOKUPS, PathParam, State, ValidJson, ValidQuery, json, place};
 
 /// The most positions that one lookup answers.
@@ -33,7 +33,7 @@ pub(super) async fn list(
 ) -> Answer {
     let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.plans().await }).await?;
     all.retain(|plan| seen.0.holds(&plan.dataset));
-    let key = |plan: &Told<PlanInfo>| format!("{:020}{}", plan.what.created, plan.what.id);
+    let key = |plan: &WithStaleness<PlanInfo>| format!("{:020}{}", plan.what.created, plan.what.id);
     aged(pages::page(&uri, &paged, told(all, age), key), age)
 }
 

@@ -17,7 +17,7 @@ const IS_STALE: HeaderValue =
 
 /// One of a list, and whether it is the last known state.
 #[derive(Serialize)]
-pub(super) struct Told<T> {
+pub(super) struct WithStaleness<T> {
     #[serde(flatten)]
     pub(super) what: T,
     #[serde(skip_serializing_if = "is_fresh")]
@@ -49,8 +49,8 @@ where
 }
 
 /// All of a list, each marked.
-pub(super) fn told<T>(all: Vec<T>, age: Option<Duration>) -> Vec<Told<T>> {
-    all.into_iter().map(|what| Told { what, stale: age.is_some() }).collect()
+pub(super) fn told<T>(all: Vec<T>, age: Option<Duration>) -> Vec<WithStaleness<T>> {
+    all.into_iter().map(|what| WithStaleness { what, stale: age.is_some() }).collect()
 }
 
 /// The answer, which says how old it is.

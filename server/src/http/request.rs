@@ -22,11 +22,11 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id taken from a request.
 const LONGEST_ID: usize = 64;
 /// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an upload or a gc may take. A longer one ends halfway; the next continues it.
-const UPLOAD_PATIENCE: Duration = Duration::from_secs(600);
+const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a forget may take. It looks at every shard of the store before it changes anything, and would begin with that again.
-const FORGET_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+const FORGET_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// Names, counts and logs the request, and writes the document of a refusal.
 pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
@@ -61,9 +61,9 @@ pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request
 /// Ends requests that take too long.
 pub(super) async fn in_time(request: Request, next: Next) -> Response {
     let patience = match (request.method(), request.uri().path()) {
-        (_, "/v1/forget") => FORGET_PATIENCE,
-        (_, "/v1/gc") | (&Method::PUT, _) => UPLOAD_PATIENCE,
-        _ => PATIENCE,
+        (_, "/v1/forget") => FORGET_TIMEOUT,
+        (_, "/v1/gc") | (&Method::PUT, _) => UPLOAD_TIMEOUT,
+        _ => TIMEOUT,
     };
     match tokio::time::timeout(patience, next.run(request)).await {
         Ok(response) => response,

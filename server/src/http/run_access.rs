@@ -35,7 +35,7 @@ struct OwnerRecord {
 
 /// The known facts about a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Standing {
+pub(super) struct RunFacts {
     /// The dataset that it is over.
     dataset: DatasetName,
     /// The token whose it is; without one, it is as good as the first reader's who speaks for it.
@@ -44,14 +44,14 @@ pub(super) struct Standing {
 
 /// The facts about runs a moment ago.
 #[derive(Default)]
-pub(super) struct Standings(Mutex<HashMap<RunId, (Standing, Instant)>>);
+pub(super) struct RunFactsCache(Mutex<HashMap<RunId, (RunFacts, Instant)>>);
 
-impl Standings {
-    fn get(&self, run: &RunId) -> Option<(Standing, Instant)> {
+impl RunFactsCache {
+    fn get(&self, run: &RunId) -> Option<(RunFacts, Instant)> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(run).cloned()
     }
 
-    fn put(&self, run: &RunId, standing: Standing) {
+    fn put(&self, run: &RunId, standing: RunFacts) {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= REMEMBERED {
             known.clear();
@@ -155,7 +155,7 @@ async fn claim(parts: &Parts, shared: &Arc<Shared>, run: &RunId) -> Result<(), R
     own(shared, parts.extensions.get::<Grant>(), run).await
 }
 
-fn may_see(grant: &Grant, run: &RunId, standing: &Standing) -> Result<(), Refusal> {
+fn may_see(grant: &Grant, run: &RunId, standing: &RunFacts) -> Result<(), Refusal> {
     match grant.record.datasets.holds(&standing.dataset) {
         true => Ok(()),
         false => Err(Refusal::of(Kind::Forbidden, format!("the token is not for the dataset of run {run}"))),
@@ -163,7 +163,7 @@ fn may_see(grant: &Grant, run: &RunId, standing: &Standing) -> Result<(), Refusa
 }
 
 /// A reader speaks for its own runs, a writer for those over its datasets: by it a run is taken over whose token is gone.
-fn may_speak(grant: &Grant, run: &RunId, standing: &Standing) -> Result<(), Refusal> {
+fn may_speak(grant: &Grant, run: &RunId, standing: &RunFacts) -> Result<(), Refusal> {
     may_see(grant, run, standing)?;
     let is_own = standing.owner.as_ref().is_none_or(|owner| *owner == grant.id.to_string());
     match is_own || grant.record.role >= Role::Write {
@@ -179,7 +179,7 @@ fn may_speak(grant: &Grant, run: &RunId, standing: &Standing) -> Result<(), Refu
 
 /// The known facts about a run; `None` if there is none. While the metastore is unavailable, the last known
 /// ones.
-async fn standing(shared: &Shared, run: &RunId) -> Result<Option<Standing>, Refusal> {
+async fn standing(shared: &Shared, run: &RunId) -> Result<Option<RunFacts>, Refusal> {
     let known = shared.standings.get(run);
     if let Some((standing, at)) = &known
         && at.elapsed() < FRESH
@@ -199,7 +199,7 @@ async fn standing(shared: &Shared, run: &RunId) -> Result<Option<Standing>, Refu
     }
 }
 
-async fn looked_up(shared: &Shared, run: &RunId) -> Result<Option<Standing>, CatalogError> {
+async fn looked_up(shared: &Shared, run: &RunId) -> Result<Option<RunFacts>, CatalogError> {
     let catalog = &shared.api.catalog;
     let record = match catalog.run(run).await {
         Ok(record) => record,
@@ -209,5 +209,5 @@ async fn looked_up(shared: &Shared, run: &RunId) -> Result<Option<Standing>, Cat
     let dataset = catalog.dataset_of(record.version).await?;
     let entry = catalog.metastore().get(&format!("{OWNERS}{run}")).await?;
     let owner = entry.and_then(|entry| serde_json::from_slice::<OwnerRecord>(&entry.value).ok());
-    Ok(Some(Standing { dataset, owner: owner.map(|owner| owner.token) }))
+    Ok(Some(RunFacts { dataset, owner: owner.map(|owner| owner.token) }))
 }

@@ -17,7 +17,7 @@ use shardd_store::http::{Credentials, HttpClient, HttpError};
 use shardfmt::digest::Digest;
 use tracing::warn;
 
-use super::{Cluster, Identity, IdentityError, JoinToken, Standing};
+use super::{Cluster, ClusterRole, Identity, IdentityError, JoinToken};
 
 /// How long the first node may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,8 +65,8 @@ pub fn join(
     shardd_certificates::private_directory(tls)?;
     let key = shardd_certificates::key_in(&tls.join(NODE_KEY))?;
     let issued = match Identity::open(tls)? {
-        Standing::Issued(identity) if identity.authority() == token.authority => Some(identity),
-        Standing::Issued(_) => return Err(IdentityError::OtherCluster),
+        ClusterRole::Issued(identity) if identity.authority() == token.authority => Some(identity),
+        ClusterRole::Issued(_) => return Err(IdentityError::OtherCluster),
         _ => None,
     };
     let named = id.or_else(|| issued.as_ref().map(|identity| identity.node().clone()));

@@ -83,7 +83,7 @@ pub struct Cluster {
 }
 
 /// The part of a data directory's node in a cluster.
-pub enum Standing {
+pub enum ClusterRole {
     /// Nothing yet: found a cluster or join one.
     New,
     /// The holder of the authority has put a certificate there: it may found a cluster, whose authority is
@@ -137,10 +137,10 @@ impl Identity {
     ///
     /// # Errors
     /// [`IdentityError`] when a file is unreadable, damaged or does not fit the others.
-    pub fn open(tls: &Path) -> Result<Standing, IdentityError> {
+    pub fn open(tls: &Path) -> Result<ClusterRole, IdentityError> {
         let path = tls.join(NODE_CERTIFICATE);
         if !path.exists() {
-            return Ok(Standing::New);
+            return Ok(ClusterRole::New);
         }
         let key = read_key(&tls.join(NODE_KEY))?;
         let ca = read_certificate(&tls.join(CA_CERTIFICATE))?;
@@ -148,15 +148,15 @@ impl Identity {
             .map_err(|reason| CertificateError::Damaged { path, reason })?;
         if tls.join(CA_KEY).exists() {
             let authority = Authority::open(tls)?;
-            return Ok(Standing::First(identity, authority));
+            return Ok(ClusterRole::First(identity, authority));
         }
         let path = tls.join(CLUSTER);
         if !path.exists() {
-            return Ok(Standing::Issued(identity));
+            return Ok(ClusterRole::Issued(identity));
         }
         let cluster = serde_json::from_slice(&shardd_certificates::read(&path)?)
             .map_err(|error| CertificateError::Damaged { path, reason: error.to_string() })?;
-        Ok(Standing::Joined(identity, Box::new(cluster)))
+        Ok(ClusterRole::Joined(identity, Box::new(cluster)))
     }
 
     /// Founds a cluster: makes its authority and the first node's key and certificate. Repeating it after a crash

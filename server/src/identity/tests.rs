@@ -75,9 +75,11 @@ fn signed(authority: &Authority, request: &JoinRequest, id: &NodeId) -> (u16, se
 fn a_founder_is_the_same_after_a_restart_and_keeps_its_keys_to_itself() {
     let directory = TempDir::new().unwrap();
     let tls = directory.path().join("tls");
-    assert!(matches!(Identity::open(&tls), Ok(Standing::New)));
+    assert!(matches!(Identity::open(&tls), Ok(ClusterRole::New)));
     let (identity, authority) = Identity::found(&tls, name("n1"), &term()).unwrap();
-    let Ok(Standing::First(again, same)) = Identity::open(&tls) else { panic!("not the founder any more") };
+    let Ok(ClusterRole::First(again, same)) = Identity::open(&tls) else {
+        panic!("not the founder any more")
+    };
     assert_eq!((again.node(), again.key_digest()), (&name("n1"), identity.key_digest()));
     assert_eq!(same.digest(), authority.digest());
     for file in std::fs::read_dir(&tls).unwrap() {
@@ -99,7 +101,7 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
     let token = JoinToken { site, authority: pinned, secret: Secret::random() };
     let (joined, cluster) = join(second.path(), &token, Some(name("n2")), &term().hosts).expect("joined");
     served.join().unwrap();
-    let Ok(Standing::Joined(again, kept)) = Identity::open(second.path()) else { panic!("not joined") };
+    let Ok(ClusterRole::Joined(again, kept)) = Identity::open(second.path()) else { panic!("not joined") };
     assert_eq!((again.node(), again.key_digest()), (&name("n2"), joined.key_digest()));
     assert_eq!(*kept, cluster);
     assert!(!second.path().join(CA_KEY).exists());
@@ -140,7 +142,7 @@ fn another_authority_than_the_pinned_one_is_not_believed() {
     let token = JoinToken { site, authority: authority.digest(), secret: Secret::random() };
     let refused = join(second.path(), &token, None, &term().hosts).err().expect("refused");
     assert!(matches!(refused, IdentityError::WrongAuthority { .. }), "{refused}");
-    assert!(matches!(Identity::open(second.path()), Ok(Standing::New)), "nothing is kept of the impostor");
+    assert!(matches!(Identity::open(second.path()), Ok(ClusterRole::New)), "nothing is kept of the impostor");
 }
 
 #[test]
@@ -209,7 +211,9 @@ fn a_certificate_is_renewed_under_the_same_key_and_kept() {
     assert!(identity.is_due(&lab), "it is reached under another name");
     identity.renew(&authority, &Term { hosts: lab.clone(), ..term() }).expect("renewed");
     assert!(!identity.is_due(&lab) && identity.cert_resolver().leaf() != before);
-    let Ok(Standing::First(again, _)) = Identity::open(directory.path()) else { panic!("not the founder") };
+    let Ok(ClusterRole::First(again, _)) = Identity::open(directory.path()) else {
+        panic!("not the founder")
+    };
     assert_eq!((again.key_digest(), again.info()), (key, identity.info()));
 
     let old = Term { lifetime: std::time::Duration::ZERO, ..term() };

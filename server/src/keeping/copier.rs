@@ -6,7 +6,7 @@ use std::time::Duration;
 use shardd_api::duration::now;
 use shardd_api::status::MetadataStatus;
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
+use shardd_store::metastore::{CopyShelf, MetadataCopy, MetastoreAddress};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -19,7 +19,7 @@ const GATHER: Duration = Duration::from_secs(1);
 /// How fast a large copy may be written again and again, on the average.
 const BYTES_A_SECOND: u64 = 1 << 20;
 /// How often it is looked whether another node keeps the metadata.
-const LOOK: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How soon a store that took no copy is asked again.
 const PAUSE: Duration = Duration::from_secs(5);
 /// Limit for the last copy at shutdown.
@@ -29,7 +29,7 @@ const FINAL_COPY_TIMEOUT: Duration = Duration::from_secs(2);
 pub struct Keeping {
     sled: Arc<SledMetastore>,
     shelf: CopyShelf,
-    keeper: Keeper,
+    keeper: MetastoreAddress,
     epoch: u64,
     copying: Mutex<Copying>,
 }
@@ -52,7 +52,7 @@ impl Keeping {
     pub(crate) fn new(
         sled: Arc<SledMetastore>,
         shelf: CopyShelf,
-        keeper: Keeper,
+        keeper: MetastoreAddress,
         epoch: u64,
         base: Option<CopyTag>,
     ) -> Arc<Keeping> {
@@ -108,7 +108,7 @@ impl Keeping {
                 tokio::select! {
                     () = stop.cancelled() => return Ok(()),
                     changed = settled.changed() => if changed.is_err() { return Ok(()) },
-                    () = sleep(LOOK) => continue,
+                    () = sleep(POLL_INTERVAL) => continue,
                 }
                 self.copying().behind_since.get_or_insert_with(Instant::now);
             }
@@ -178,7 +178,7 @@ impl Keeping {
             Ok(Found::Unchanged) => Ok(()),
             Ok(Found::Copy(copy, tag)) => {
                 if copy.keeper.node != self.keeper.node || copy.epoch > self.epoch {
-                    let Keeper { node, http, .. } = copy.keeper;
+                    let MetastoreAddress { node, http, .. } = copy.keeper;
                     return Err(Trouble::Fenced(KeepError::Fenced { keeper: node, http }));
                 }
                 self.take(Some(tag));
@@ -253,9 +253,9 @@ mod tests {
 
     use super::*;
 
-    fn keeper(name: &str) -> Keeper {
+    fn keeper(name: &str) -> MetastoreAddress {
         let quic = "127.0.0.1:1".parse().expect("an address");
-        Keeper { node: name.parse().expect("a name"), http: "http://127.0.0.1:1".to_owned(), quic }
+        MetastoreAddress { node: name.parse().expect("a name"), http: "http://127.0.0.1:1".to_owned(), quic }
     }
 
     struct Kept {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use shardd_api::duration::{Span, now};
 use shardd_api::node::NodeId;
 use shardd_store::metastore::copy::{CopyTag, Found};
-use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
+use shardd_store::metastore::{CopyShelf, MetadataCopy, MetastoreAddress};
 use tokio::time::timeout;
 use tracing::{info, warn};
 
@@ -18,7 +18,7 @@ use super::{AHEAD, KeepError, META};
 use crate::metastore::{OpenError, SledMetastore, Snapshot};
 
 /// How long a node that starts waits for its store.
-const PATIENCE: Duration = Duration::from_secs(5);
+const TIMEOUT: Duration = Duration::from_secs(5);
 /// The directory in which metadata is made of a copy.
 const FRESH: &str = "meta.new";
 
@@ -43,7 +43,7 @@ enum Own {
 
 /// The error of the store.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Shelf {
+enum StoreFailure {
     /// It has a copy.
     Copy { epoch: u64, keeper: NodeId, settled: u64 },
     /// It has none that can be used.
@@ -83,20 +83,20 @@ struct Circumstances {
 
 /// Decides. No data of this node is given up without `--recover`, and nothing is begun empty where there was
 /// something.
-fn decide(me: &NodeId, own: &Own, shelf: &Shelf, known: Circumstances) -> Result<Way, Refused> {
+fn decide(me: &NodeId, own: &Own, shelf: &StoreFailure, known: Circumstances) -> Result<Way, Refused> {
     match (own, shelf) {
-        (_, Shelf::Copy { keeper, .. }) if keeper != me => Err(Refused::Fenced),
-        (Own::Whole { settled }, Shelf::Copy { settled: copied, .. }) if settled < copied => {
+        (_, StoreFailure::Copy { keeper, .. }) if keeper != me => Err(Refused::Fenced),
+        (Own::Whole { settled }, StoreFailure::Copy { settled: copied, .. }) if settled < copied => {
             // Some damage sled takes for the end of its file.
             if known.is_told || !known.is_behind { Ok(Way::FromCopy) } else { Err(Refused::Older) }
         }
         (Own::Whole { .. }, _) => Ok(Way::AsItIs),
-        (_, Shelf::Copy { .. }) if known.is_told || !known.is_behind => Ok(Way::FromCopy),
-        (_, Shelf::Copy { .. }) => Err(Refused::Behind),
-        (Own::Gone, Shelf::None) => Ok(Way::Empty),
-        (Own::Gone, Shelf::Away) if known.is_new => Ok(Way::Empty),
-        (_, Shelf::Away) => Err(Refused::Away),
-        (Own::Damaged(_), Shelf::None) => {
+        (_, StoreFailure::Copy { .. }) if known.is_told || !known.is_behind => Ok(Way::FromCopy),
+        (_, StoreFailure::Copy { .. }) => Err(Refused::Behind),
+        (Own::Gone, StoreFailure::None) => Ok(Way::Empty),
+        (Own::Gone, StoreFailure::Away) if known.is_new => Ok(Way::Empty),
+        (_, StoreFailure::Away) => Err(Refused::Away),
+        (Own::Damaged(_), StoreFailure::None) => {
             if known.is_told {
                 Ok(Way::Empty)
             } else {
@@ -113,12 +113,12 @@ fn decide(me: &NodeId, own: &Own, shelf: &Shelf, known: Circumstances) -> Result
 pub(crate) async fn open(
     data: &Path,
     shelf: &CopyShelf,
-    me: &Keeper,
+    me: &MetastoreAddress,
     is_new: bool,
     is_told: bool,
 ) -> Result<Opened, KeepError> {
     let (meta, ahead) = (data.join(META), data.join(AHEAD));
-    let (copy, base, away) = match timeout(PATIENCE, shelf.read(None)).await {
+    let (copy, base, away) = match timeout(TIMEOUT, shelf.read(None)).await {
         Ok(Ok(Found::Copy(copy, tag))) => (Some(copy), Some(tag), None),
         Ok(Ok(Found::Damaged(reason, tag))) => {
             warn!(reason, "the copy of the metadata in the store is damaged");
@@ -141,10 +141,10 @@ pub(crate) async fn open(
     };
     let found = match (&copy, &away) {
         (Some(MetadataCopy { epoch, keeper, settled, .. }), _) => {
-            Shelf::Copy { epoch: *epoch, keeper: keeper.node.clone(), settled: *settled }
+            StoreFailure::Copy { epoch: *epoch, keeper: keeper.node.clone(), settled: *settled }
         }
-        (None, None) => Shelf::None,
-        (None, Some(_)) => Shelf::Away,
+        (None, None) => StoreFailure::None,
+        (None, Some(_)) => StoreFailure::Away,
     };
     let way = decide(&me.node, &own, &found, known)
         .map_err(|refused| said(refused, &meta, &own, copy.as_ref(), away.as_deref(), shelf))?;
@@ -199,7 +199,7 @@ fn said(
     };
     match (refused, copy) {
         (Refused::Fenced, Some(copy)) => {
-            let Keeper { node, http, .. } = copy.keeper.clone();
+            let MetastoreAddress { node, http, .. } = copy.keeper.clone();
             KeepError::Fenced { keeper: node, http }
         }
         (Refused::Behind, Some(copy)) => KeepError::Behind { what, path, age: age(copy) },
@@ -296,9 +296,9 @@ mod tests {
         text.parse().expect("a name")
     }
 
-    fn keeper(text: &str) -> Keeper {
+    fn keeper(text: &str) -> MetastoreAddress {
         let quic = "127.0.0.1:1".parse().expect("an address");
-        Keeper { node: name(text), http: "http://127.0.0.1:1".to_owned(), quic }
+        MetastoreAddress { node: name(text), http: "http://127.0.0.1:1".to_owned(), quic }
     }
 
     prop_compose! {
@@ -309,12 +309,12 @@ mod tests {
                 Just(Own::Damaged("a bit".to_owned())),
             ],
             shelf in prop_oneof![
-                (1u64..3, "n[12]", 0u64..4).prop_map(|(epoch, keeper, settled)| Shelf::Copy { epoch, keeper: name(&keeper), settled }),
-                Just(Shelf::None),
-                Just(Shelf::Away),
+                (1u64..3, "n[12]", 0u64..4).prop_map(|(epoch, keeper, settled)| StoreFailure::Copy { epoch, keeper: name(&keeper), settled }),
+                Just(StoreFailure::None),
+                Just(StoreFailure::Away),
             ],
             is_new: bool, is_behind: bool, is_told: bool,
-        ) -> (Own, Shelf, Circumstances) {
+        ) -> (Own, StoreFailure, Circumstances) {
             (own, shelf, Circumstances { is_new, is_behind, is_told })
         }
     }
@@ -324,7 +324,7 @@ mod tests {
         fn nothing_is_given_up_without_a_word_and_nothing_is_served_that_another_keeps(situation in situations()) {
             let (own, shelf, known) = situation;
             let way = decide(&name("n1"), &own, &shelf, known);
-            let is_others = matches!(&shelf, Shelf::Copy { keeper, .. } if *keeper != name("n1"));
+            let is_others = matches!(&shelf, StoreFailure::Copy { keeper, .. } if *keeper != name("n1"));
             prop_assert_eq!(way == Err(Refused::Fenced), is_others);
             match way {
                 Ok(Way::AsItIs) => prop_assert!(matches!(own, Own::Whole { .. }), "only a whole directory \
@@ -334,9 +334,9 @@ mod tests {
                     "what the copy may lack is given up by command alone"
                 ),
                 Ok(Way::Empty) => {
-                    prop_assert!(!matches!(shelf, Shelf::Copy { .. }), "where there is a copy nothing begins empty");
+                    prop_assert!(!matches!(shelf, StoreFailure::Copy { .. }), "where there is a copy nothing begins empty");
                     prop_assert!(known.is_told || own == Own::Gone);
-                    prop_assert!(known.is_told || known.is_new || shelf == Shelf::None);
+                    prop_assert!(known.is_told || known.is_new || shelf == StoreFailure::None);
                 }
                 Err(_) => {}
             }

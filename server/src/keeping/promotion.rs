@@ -10,7 +10,7 @@ use shardd_api::node::NodeId;
 use shardd_api::protocol::Health;
 use shardd_certificates::{CA_CERTIFICATE, CA_KEY};
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_store::metastore::{CopyShelf, Keeper, MetadataCopy};
+use shardd_store::metastore::{CopyShelf, MetadataCopy, MetastoreAddress};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
@@ -18,7 +18,7 @@ use super::{AHEAD, KeepError, META, opening};
 use crate::identity::{self, CLUSTER};
 
 /// How long the node before may take to say that it lives.
-const PATIENCE: Duration = Duration::from_secs(3);
+const TIMEOUT: Duration = Duration::from_secs(3);
 /// Ends the names of what made a node the first one, once it is that no more.
 const BEFORE: &str = ".before";
 
@@ -53,16 +53,16 @@ async fn check(shelf: &CopyShelf, me: &NodeId, tls: &Path) -> Result<(MetadataCo
         Err(error) => return Err(none(format!(" that can be read ({:#})", anyhow::Error::from(error)))),
     };
     if copy.keeper.node != *me && is_alive(&copy.keeper, tls).await {
-        let Keeper { node, http, .. } = copy.keeper;
+        let MetastoreAddress { node, http, .. } = copy.keeper;
         return Err(KeepError::Alive { keeper: node, http });
     }
     Ok((copy, tag))
 }
 
-async fn is_alive(keeper: &Keeper, tls: &Path) -> bool {
+async fn is_alive(keeper: &MetastoreAddress, tls: &Path) -> bool {
     let (url, ca) = (format!("{}/v1/health", keeper.http), tls.join(CA_CERTIFICATE));
     let asked = tokio::task::spawn_blocking(move || {
-        identity::ask(&url, &ca, PATIENCE, |client| client.get_json::<Health>(&url))
+        identity::ask(&url, &ca, TIMEOUT, |client| client.get_json::<Health>(&url))
     });
     matches!(asked.await, Ok(Ok(health)) if health.id == keeper.node)
 }
@@ -71,7 +71,7 @@ async fn is_alive(keeper: &Keeper, tls: &Path) -> bool {
 ///
 /// # Errors
 /// [`KeepError`]; then another node keeps it, or none.
-pub(crate) async fn promote(data: &Path, shelf: &CopyShelf, me: &Keeper) -> Result<(), KeepError> {
+pub(crate) async fn promote(data: &Path, shelf: &CopyShelf, me: &MetastoreAddress) -> Result<(), KeepError> {
     let (copy, tag) = check(shelf, &me.node, &data.join("tls")).await?;
     let before = copy.keeper.node.clone();
     let epoch = copy.epoch.saturating_add(1);

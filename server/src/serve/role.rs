@@ -9,12 +9,12 @@ use std::sync::Arc;
 use shardd_api::node::NodeId;
 use shardd_api::protocol::Health;
 use shardd_certificates::{Authority, CA_CERTIFICATE, CA_KEY};
-use shardd_store::metastore::{CopyShelf, Keeper};
+use shardd_store::metastore::{CopyShelf, MetastoreAddress};
 use tracing::{info, warn};
 
-use super::{STORE_PATIENCE, ServeError, check_protection};
+use super::{STORE_TIMEOUT, ServeError, check_protection};
 use crate::config::Config;
-use crate::identity::{self, Cluster, Identity, IdentityError, JoinToken, Site, Standing, Term};
+use crate::identity::{self, Cluster, ClusterRole, Identity, IdentityError, JoinToken, Site, Term};
 use crate::keeping::{self, KeepError};
 use crate::metastore::{self, MetastoreUrl};
 
@@ -118,10 +118,10 @@ pub(super) async fn take_role(config: &Config) -> Result<NodeRole, ServeError> {
             Ok::<_, ServeError>(role)
         };
         let role = match (Identity::open(&tls)?, &config.join) {
-            (Standing::New | Standing::Issued(_), None) if config.metadata.promote => {
+            (ClusterRole::New | ClusterRole::Issued(_), None) if config.metadata.promote => {
                 return Err(KeepError::NoMember.into());
             }
-            (Standing::First(identity, authority), _) => match replaced_by(&identity)? {
+            (ClusterRole::First(identity, authority), _) => match replaced_by(&identity)? {
                 Some(token) => come_back(token)?,
                 None => {
                     if let Some(ahead) = identity.is_early() {
@@ -134,17 +134,19 @@ pub(super) async fn take_role(config: &Config) -> Result<NodeRole, ServeError> {
                     first(identity, Some(authority), false)?
                 }
             },
-            (Standing::Joined(identity, _), _) if is_promoted(&identity) => match replaced_by(&identity)? {
-                Some(token) => come_back(token)?,
-                None => {
-                    identity.check_time()?;
-                    first(identity, None, false)?
+            (ClusterRole::Joined(identity, _), _) if is_promoted(&identity) => {
+                match replaced_by(&identity)? {
+                    Some(token) => come_back(token)?,
+                    None => {
+                        identity.check_time()?;
+                        first(identity, None, false)?
+                    }
                 }
-            },
-            (Standing::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
+            }
+            (ClusterRole::Joined(identity, _), Some(token)) if identity.authority() != token.authority => {
                 return Err(IdentityError::OtherCluster.into());
             }
-            (Standing::Joined(identity, cluster), token) => match (identity.check_time(), token) {
+            (ClusterRole::Joined(identity, cluster), token) => match (identity.check_time(), token) {
                 (Ok(()), token) => {
                     if let Some(ahead) = identity.is_early() {
                         warn!(%ahead, "the certificate of this node begins in the future, as a clock was ahead when it was made: other nodes refuse it until then");
@@ -157,16 +159,16 @@ pub(super) async fn take_role(config: &Config) -> Result<NodeRole, ServeError> {
                 (Err(_), Some(token)) => join(token)?,
                 (Err(lapsed), None) => return Err(lapsed.into()),
             },
-            (Standing::Issued(identity), None) => {
+            (ClusterRole::Issued(identity), None) => {
                 identity.check_time()?;
                 first(identity, None, true)?
             }
-            (Standing::New, None) => {
+            (ClusterRole::New, None) => {
                 let node = id.clone().unwrap_or_else(|| FIRST.parse().expect("a good name"));
                 let (identity, authority) = Identity::found(&tls, node, &term)?;
                 first(identity, Some(authority), true)?
             }
-            (Standing::New | Standing::Issued(_), Some(token)) => join(token)?,
+            (ClusterRole::New | ClusterRole::Issued(_), Some(token)) => join(token)?,
         };
         let found = role.identity().node().clone();
         match id {
@@ -196,7 +198,7 @@ fn tell_of_authority(identity: &Identity, signs: bool) -> Result<(), ServeError>
 /// The node that answers at the address of a join token, if its authority is the one that the token pins.
 fn first_at(token: &JoinToken, tls: &Path) -> Option<NodeId> {
     let url = format!("{}/v1/health", token.site);
-    let asked = identity::ask(&url, &tls.join(CA_CERTIFICATE), STORE_PATIENCE, |client| {
+    let asked = identity::ask(&url, &tls.join(CA_CERTIFICATE), STORE_TIMEOUT, |client| {
         client.get_json::<Health>(&url)
     });
     Some(asked.ok()?.id)
@@ -208,7 +210,7 @@ pub(super) async fn take_over(
     config: &Config,
     role: NodeRole,
     shelf: &CopyShelf,
-    me: &Keeper,
+    me: &MetastoreAddress,
     site: Site,
 ) -> Result<NodeRole, ServeError> {
     let (identity, mut cluster) = match role {

@@ -5,5 +5,5 @@
 //!
 //! `SHARDD_SIM_SEEDS=A..B cargo test --release -p shardd --lib sim:: -- --nocapture` runs other seeds than CI does.
 
-mod story;
+mod scenario;
 mod world;

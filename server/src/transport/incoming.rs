@@ -26,7 +26,7 @@ use super::{
 use crate::identity::Revoked;
 
 /// How long a peer may take for the handshake, and to send its request.
-const OPENING_PATIENCE: Duration = Duration::from_secs(5);
+const OPENING_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a peer that asked may take nothing of the answer.
 const STALL: Duration = Duration::from_secs(30);
 /// Connections at once; more are refused.
@@ -71,7 +71,7 @@ async fn connection(
     stop: &CancellationToken,
 ) {
     let address = incoming.remote_address();
-    let connection = match timeout(OPENING_PATIENCE, incoming).await {
+    let connection = match timeout(OPENING_TIMEOUT, incoming).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return warn!(%address, %error, "connection refused"),
         Err(_) => return warn!(%address, "connection refused: no handshake in time"),
@@ -138,7 +138,7 @@ async fn answer(
             Request::Send { .. } | Request::Certify { .. } => Ok((request, vec![], Bytes::new())),
         }
     };
-    let (request, keys, body) = match timeout(OPENING_PATIENCE, opening).await {
+    let (request, keys, body) = match timeout(OPENING_TIMEOUT, opening).await {
         Ok(Ok(opened)) => opened,
         Ok(Err(error)) => return refuse(send, error).await,
         Err(_) => return refuse(send, FrameError::Cut("a request: nothing more came")).await,

@@ -26,7 +26,7 @@ use shardd_api::node::NodeId;
 use shardd_api::problem::Kind;
 use shardd_api::protocol::RunId;
 use shardd_certificates::Host;
-use shardd_engine::peers::{Ack, Effort, PeerService, SendHeader};
+use shardd_engine::peers::{Ack, FetchMode, PeerService, SendHeader};
 use shardd_store::metastore::{MetaError, Metastore};
 use shardfmt::VersionId;
 use tokio::sync::watch;
@@ -40,7 +40,7 @@ use outgoing::Peer;
 pub use remote_metastore::RemoteMetastore;
 
 /// How long a connection may take to be made.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(2);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time before the next attempt to reach an unreachable peer. Meanwhile, and during an attempt in the
 /// background, callers get the error at once.
 const BREAKER: Duration = Duration::from_secs(2);
@@ -219,7 +219,7 @@ impl Transport {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Request {
     /// `count` keys follow; the answer is [`Reply::Grains`].
-    Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: Effort, count: u32 },
+    Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: FetchMode, count: u32 },
     /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
     Send { header: SendHeader },
     /// The next certificate is wanted; the answer is [`Reply::Certified`].

@@ -17,7 +17,7 @@ use crate::identity::Identity;
 const BYTES: usize = 1 << 20;
 /// Limit for a probe, which takes milliseconds, or longer on a busy machine. After it the connection has
 /// stalled.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The datagram size for sockets on `address`: [`LARGEST_DATAGRAM`], or [`SAFE_DATAGRAM`] if the former
 /// stalls.
@@ -36,7 +36,7 @@ pub(super) async fn probe(address: IpAddr, identity: &Identity) -> u16 {
 /// Whether datagrams of this size get from one endpoint of this process to another. What fails for another reason than
 /// standing still says nothing about their size.
 async fn gets_through(size: u16, address: IpAddr, identity: &Identity) -> bool {
-    match timeout(PATIENCE, push(size, address, identity)).await {
+    match timeout(TIMEOUT, push(size, address, identity)).await {
         Ok(Some(ConnectionError::TimedOut)) | Err(_) => false,
         Ok(_) => true,
     }

@@ -24,17 +24,17 @@ use super::incoming::peer_of;
 use super::metastore_wire::{MetaReply, MetaRequest};
 use super::tls::PROTOCOL;
 use super::{
-    BREAKER, CONNECT_PATIENCE, EXCHANGE_PRIORITY, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
+    BREAKER, CONNECT_TIMEOUT, EXCHANGE_PRIORITY, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
     YIELD, lock,
 };
 use crate::identity::Revoked;
 
 /// How long a peer may take before an answer begins: as a shard's reader it may have to read the store first.
-const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a begun answer, or a peer that takes grains, may stand still.
 const STALL: Duration = Duration::from_secs(30);
 /// How long a peer may take to make the sent grains durable.
-const ACK_PATIENCE: Duration = Duration::from_secs(60);
+const ACK_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The state of the way to one other node. The lock is held while connecting: other callers for the peer wait
 /// for the one attempt instead of making another.
@@ -97,8 +97,8 @@ impl Transport {
         let (mut send, mut receive) = self.open(first).await?;
         self.write(first, &mut send, &mut [frame::head(&Request::Certify { csr, hosts })]).await?;
         let _ = send.finish();
-        let late = |_| PeerError::TimedOut { peer: first.clone(), waited: ANSWER_PATIENCE };
-        match timeout(ANSWER_PATIENCE, self.reply(first, &mut receive)).await.map_err(late)?? {
+        let late = |_| PeerError::TimedOut { peer: first.clone(), waited: ANSWER_TIMEOUT };
+        match timeout(ANSWER_TIMEOUT, self.reply(first, &mut receive)).await.map_err(late)?? {
             Reply::Certified { certificate } => Ok(certificate),
             other => Err(unexpected(first, &other)),
         }
@@ -228,9 +228,9 @@ impl Peers for Transport {
 
         let mut receive = BufReader::with_capacity(READ_BUFFER, receive);
         let late = |waited| PeerError::TimedOut { peer: to.clone(), waited };
-        match timeout(ANSWER_PATIENCE, self.reply(to, &mut receive))
+        match timeout(ANSWER_TIMEOUT, self.reply(to, &mut receive))
             .await
-            .map_err(|_| late(ANSWER_PATIENCE))??
+            .map_err(|_| late(ANSWER_TIMEOUT))??
         {
             Reply::Grains => {}
             other => return Err(unexpected(to, &other)),
@@ -310,8 +310,8 @@ impl Peers for Transport {
             Some(answer) => answer?,
             None => {
                 let _ = send.finish();
-                let late = |_| PeerError::TimedOut { peer: to.clone(), waited: ACK_PATIENCE };
-                timeout(ACK_PATIENCE, &mut reply).await.map_err(late)??
+                let late = |_| PeerError::TimedOut { peer: to.clone(), waited: ACK_TIMEOUT };
+                timeout(ACK_TIMEOUT, &mut reply).await.map_err(late)??
             }
         };
         match answer {
@@ -329,7 +329,7 @@ async fn connect(
 ) -> Result<Connection, String> {
     // The certificate must name `to`: another server at its address is not taken for it.
     let connecting = endpoint.connect(address, &certificate_name(to)).map_err(|error| error.to_string())?;
-    match timeout(CONNECT_PATIENCE, connecting).await {
+    match timeout(CONNECT_TIMEOUT, connecting).await {
         Ok(Ok(connection)) if peer_of(&connection).is_none_or(|(_, key)| revoked.contains(key)) => {
             connection.close(REVOKED, b"your key was revoked");
             Err(format!("{address}: its key was revoked"))
@@ -340,7 +340,7 @@ async fn connect(
             Err(format!("{address}: it does not speak {ours}; run the same release on all nodes"))
         }
         Ok(Err(error)) => Err(format!("{address}: {error}")),
-        Err(_) => Err(format!("{address}: no answer within {CONNECT_PATIENCE:?}")),
+        Err(_) => Err(format!("{address}: no answer within {CONNECT_TIMEOUT:?}")),
     }
 }
 

@@ -15,7 +15,7 @@ use super::metastore_wire::{MetaReply, MetaRequest, unflatten};
 use crate::metastore::MetastoreNode;
 
 /// How long the other node may take; waiting for changes has no end of its own.
-const PATIENCE: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The metastore of the node that holds it. While that node is unreachable, every operation fails with
 /// [`MetaError::Unavailable`] within two seconds.
@@ -32,9 +32,9 @@ impl RemoteMetastore {
     }
 
     async fn ask(&self, request: MetaRequest, value: Vec<u8>) -> Result<(MetaReply, Bytes), MetaError> {
-        match timeout(PATIENCE, self.wait(request, value)).await {
+        match timeout(TIMEOUT, self.wait(request, value)).await {
             Ok(answer) => answer,
-            Err(_) => Err(self.unavailable(format!("no answer within {PATIENCE:?}"))),
+            Err(_) => Err(self.unavailable(format!("no answer within {TIMEOUT:?}"))),
         }
     }
 

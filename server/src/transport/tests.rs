@@ -16,7 +16,7 @@ use crate::identity::testing::cluster;
 
 const LOOPBACK: &str = "127.0.0.1:0";
 /// The limit of waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Keeps received grains and gives them out again; refuses runs called "no".
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Node {
 
     async fn end(self) {
         self.stop.cancel();
-        timeout(PATIENCE, self.serving).await.expect("stops").expect("no panic");
+        timeout(TIMEOUT, self.serving).await.expect("stops").expect("no panic");
         self.transport.close().await;
     }
 }
@@ -86,7 +86,7 @@ fn key(index: u32) -> GrainKey {
 
 fn asks(keys: Vec<GrainKey>) -> FetchRequest {
     let (run, version) = ("r".parse().unwrap(), VersionId::of(b"v"));
-    FetchRequest { run, version, epoch: 0, generation: 1, keys, effort: Effort::Cached }
+    FetchRequest { run, version, epoch: 0, generation: 1, keys, effort: FetchMode::Cached }
 }
 
 fn header(run: &str) -> SendHeader {
@@ -124,7 +124,7 @@ async fn grains_travel_both_ways_at_once_and_arrive_as_they_were() {
         (0..1024).map(|i| (key(i + salt), Bytes::from(vec![(i + salt) as u8; 64 << 10]))).collect()
     };
     let both = async { tokio::join!(send(&a, "b", grains(0)), send(&b, "a", grains(5000))) };
-    let (there, back) = timeout(PATIENCE, both).await.expect("64 MiB take less time");
+    let (there, back) = timeout(TIMEOUT, both).await.expect("64 MiB take less time");
     assert_eq!(there.unwrap(), Ack { stored: 1024, refused: 0 });
     assert_eq!(back.unwrap(), Ack { stored: 1024, refused: 0 });
     assert_eq!(lock(&b.shelf.0).iter().map(|(k, v)| (*k, v.clone())).collect::<Vec<_>>(), grains(0));
@@ -147,7 +147,7 @@ async fn a_refusal_arrives_as_a_refusal_even_while_grains_are_sent() {
             async move { while sender.send((key(1), Bytes::from(vec![0; 1 << 20]))).await.is_ok() {} },
         );
     let refused =
-        timeout(PATIENCE, a.transport.send(&name("b"), header("no"), receiver, None)).await.expect("ends");
+        timeout(TIMEOUT, a.transport.send(&name("b"), header("no"), receiver, None)).await.expect("ends");
     assert!(
         matches!(&refused, Err(PeerError::Refused { kind: Kind::NotFound, reason, .. }) if reason.contains("not wanted")),
         "{refused:?}"
@@ -175,7 +175,7 @@ async fn who_is_not_of_the_cluster_or_not_who_was_meant_is_refused() {
     );
     let connection = endpoint.connect(b.transport.address(), &certificate_name(&name("b"))).unwrap().await;
     let ended = match connection {
-        Ok(connection) => timeout(PATIENCE, connection.closed()).await.expect("b closes it"),
+        Ok(connection) => timeout(TIMEOUT, connection.closed()).await.expect("b closes it"),
         Err(error) => error,
     };
     assert!(!matches!(ended, quinn::ConnectionError::TimedOut), "{ended}");
@@ -205,7 +205,14 @@ async fn hostile_requests_are_refused_and_harm_nobody_else() {
     long[40..].copy_from_slice(&u32::MAX.to_le_bytes());
     let fetch = |count| {
         let (run, version) = ("r".parse().unwrap(), VersionId::of(b"v"));
-        frame::head(&Request::Fetch { run, version, epoch: 0, generation: 1, effort: Effort::Cached, count })
+        frame::head(&Request::Fetch {
+            run,
+            version,
+            epoch: 0,
+            generation: 1,
+            effort: FetchMode::Cached,
+            count,
+        })
     };
     let hostile: Vec<Vec<u8>> = vec![
         vec![],
@@ -225,7 +232,7 @@ async fn hostile_requests_are_refused_and_harm_nobody_else() {
         // The answer may come before all is written.
         let _ = send.write_all(&bytes).await;
         let _ = send.finish();
-        let reply = timeout(PATIENCE, frame::read_head::<Reply>(&mut receive, frame::MAX_HEAD))
+        let reply = timeout(TIMEOUT, frame::read_head::<Reply>(&mut receive, frame::MAX_HEAD))
             .await
             .expect("answers");
         assert!(matches!(reply, Ok(Reply::Refused { .. })), "{bytes:?} got {reply:?}");
@@ -247,7 +254,7 @@ async fn a_node_of_another_protocol_is_refused_by_name() {
     let to = name("b");
     let answering = async { b.accept().await.expect("it is asked").await.map(drop) };
     let asked = async { tokio::join!(a.transport.fetch(&to, asks(vec![key(0)])), answering) };
-    let (asked, answered) = timeout(PATIENCE, asked).await.expect("does not hang");
+    let (asked, answered) = timeout(TIMEOUT, asked).await.expect("does not hang");
     assert!(answered.is_err(), "they agreed on a protocol");
     let error = asked.expect_err("another protocol").to_string();
     assert!(error.contains("does not speak shardd/1"), "{error}");
@@ -281,7 +288,7 @@ async fn the_exchange_lets_answers_pass_and_goes_on_all_the_same() {
     };
     exchange(1).await;
     a.transport.answering.send_modify(|answers| *answers += 1);
-    let beside = timeout(PATIENCE, exchange(20)).await.expect("it does not stand still");
+    let beside = timeout(TIMEOUT, exchange(20)).await.expect("it does not stand still");
     assert!(beside >= YIELD * 18, "{beside:?}");
     a.end().await;
     b.end().await;
@@ -327,8 +334,7 @@ async fn hostile_answers_and_lost_connections_are_errors_and_do_not_hang() {
         };
         let to = name("b");
         let asked = a.transport.fetch(&to, asks(vec![key(0)]));
-        let (_, asked) =
-            timeout(PATIENCE, async { tokio::join!(reply, asked) }).await.expect("does not hang");
+        let (_, asked) = timeout(TIMEOUT, async { tokio::join!(reply, asked) }).await.expect("does not hang");
         let error = asked.expect_err("no answer");
         assert_eq!(matches!(error, PeerError::Unreachable { .. }), gone, "{error}");
     }
@@ -346,7 +352,7 @@ async fn a_silent_peer_is_waited_for_once_and_found_again_when_it_speaks() {
     let ask = || a.transport.fetch(&to, asks(vec![key(0)]));
     let begun = Instant::now();
     let error = ask().await.expect_err("no node answers there");
-    assert!(begun.elapsed() >= CONNECT_PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() >= CONNECT_TIMEOUT, "{:?}", begun.elapsed());
     assert!(error.to_string().contains("no answer within"), "{error}");
     for _ in 0..3 {
         // Also during the next attempt, in the background, no caller waits for it.
@@ -363,7 +369,7 @@ async fn a_silent_peer_is_waited_for_once_and_found_again_when_it_speaks() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, found).await.expect("found again");
+    timeout(TIMEOUT, found).await.expect("found again");
     let error = a.transport.fetch(&name("c"), asks(vec![])).await.expect_err("unknown");
     assert!(error.to_string().contains("address is not known"), "{error}");
     a.end().await;
@@ -405,7 +411,7 @@ async fn a_peer_that_was_killed_and_restarted_is_noticed_at_once() {
             tokio::task::yield_now().await;
         }
     };
-    timeout(PATIENCE, free).await.expect("the process before has gone");
+    timeout(TIMEOUT, free).await.expect("the process before has gone");
     let b = Node::start_at(address, &identities[1]);
     let begun = Instant::now();
     // The first may be lost with the connection; after that the peer is there.

@@ -104,7 +104,7 @@ const FAULTS: [Fault; 8] = [
 ];
 
 /// A training that takes no step for this time hangs.
-const STANDSTILL: Duration = Duration::from_secs(180);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(180);
 
 struct Story {
     lan: Lan,
@@ -138,7 +138,9 @@ impl Story {
                     report.exists().then_some(None)
                 },
                 steps_taken,
-                |waited| assert!(waited < STANDSTILL, "no step for {STANDSTILL:?}\n{}", said(lan)),
+                |waited| {
+                    assert!(waited < PROGRESS_TIMEOUT, "no step for {PROGRESS_TIMEOUT:?}\n{}", said(lan))
+                },
             );
             let Some(happens) = happens else { break };
             happens(self);

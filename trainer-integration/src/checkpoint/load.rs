@@ -65,7 +65,7 @@ impl Checkpoint {
 
 /// Rank 0's listing of the store, or its error.
 #[derive(Debug, Serialize, Deserialize)]
-enum Said<T> {
+enum Listing<T> {
     This(T),
     /// The checkpoint there is damaged.
     Damaged(String),
@@ -235,9 +235,11 @@ impl<'a> Reading<'a> {
             };
             for (other, message) in (0..).zip(&collective.all_gather(&pack(outcome))?) {
                 match unpack(other, message)? {
-                    Said::This(()) => {}
-                    Said::Damaged(reason) => return Ok(Err(reason)),
-                    Said::Failed(reason) => return Err(CheckpointError::Elsewhere { rank: other, reason }),
+                    Listing::This(()) => {}
+                    Listing::Damaged(reason) => return Ok(Err(reason)),
+                    Listing::Failed(reason) => {
+                        return Err(CheckpointError::Elsewhere { rank: other, reason });
+                    }
                 }
             }
             let mine = self.round(rank, round);
@@ -352,7 +354,7 @@ pub(super) fn say<T: Serialize + for<'de> Deserialize<'de>>(
     let mut bytes = Vec::new();
     if collective.rank() == 0 {
         let said = match find() {
-            Ok(found) => Said::This(found),
+            Ok(found) => Listing::This(found),
             Err(error) => {
                 let said = said_of(&error);
                 own = Some(error);
@@ -364,25 +366,25 @@ pub(super) fn say<T: Serialize + for<'de> Deserialize<'de>>(
     let heard = collective.broadcast(0, &bytes)?;
     let malformed =
         |error: serde_json::Error| CollectiveError::Malformed { rank: 0, what: error.to_string() };
-    let heard: Said<T> = serde_json::from_slice(heard.bytes()).map_err(malformed)?;
+    let heard: Listing<T> = serde_json::from_slice(heard.bytes()).map_err(malformed)?;
     Ok(match (heard, own) {
-        (Said::This(found), _) => Ok(found),
-        (Said::Damaged(reason), _) => Err(CheckpointError::Damaged { id: "of rank 0".to_owned(), reason }),
-        (Said::Failed(_), Some(error)) => Err(error),
-        (Said::Failed(reason), None) => Err(CheckpointError::Elsewhere { rank: 0, reason }),
+        (Listing::This(found), _) => Ok(found),
+        (Listing::Damaged(reason), _) => Err(CheckpointError::Damaged { id: "of rank 0".to_owned(), reason }),
+        (Listing::Failed(_), Some(error)) => Err(error),
+        (Listing::Failed(reason), None) => Err(CheckpointError::Elsewhere { rank: 0, reason }),
     })
 }
 
 /// Whether an older checkpoint could do instead.
-fn said_of<T>(error: &CheckpointError) -> Said<T> {
+fn said_of<T>(error: &CheckpointError) -> Listing<T> {
     use shardd_store::origin::OriginError;
     let text = crate::causes::chain(error);
     match error {
         CheckpointError::Damaged { .. }
         | CheckpointError::Store(OriginError::NotFound { .. } | OriginError::Corrupt { .. }) => {
-            Said::Damaged(text)
+            Listing::Damaged(text)
         }
-        _ => Said::Failed(text),
+        _ => Listing::Failed(text),
     }
 }
 
@@ -395,20 +397,20 @@ fn pack(read: Result<(), CheckpointError>) -> Vec<u8> {
     let (kind, rest) = match read {
         Ok(()) => (WHOLE, String::new()),
         Err(error) => match said_of::<()>(&error) {
-            Said::Damaged(reason) => (DAMAGED, reason),
-            Said::This(()) => unreachable!("the caller asked for no error"),
-            Said::Failed(reason) => (FAILED, reason),
+            Listing::Damaged(reason) => (DAMAGED, reason),
+            Listing::This(()) => unreachable!("the caller asked for no error"),
+            Listing::Failed(reason) => (FAILED, reason),
         },
     };
     [&[kind][..], rest.as_bytes()].concat()
 }
 
-fn unpack(rank: u32, message: &Message) -> Result<Said<()>, CollectiveError> {
+fn unpack(rank: u32, message: &Message) -> Result<Listing<()>, CollectiveError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     match message.bytes().split_first() {
-        Some((&WHOLE, [])) => Ok(Said::This(())),
-        Some((&DAMAGED, rest)) => Ok(Said::Damaged(text(rest))),
-        Some((&FAILED, rest)) => Ok(Said::Failed(text(rest))),
+        Some((&WHOLE, [])) => Ok(Listing::This(())),
+        Some((&DAMAGED, rest)) => Ok(Listing::Damaged(text(rest))),
+        Some((&FAILED, rest)) => Ok(Listing::Failed(text(rest))),
         _ => Err(CollectiveError::Malformed { rank, what: "no word about a checkpoint".to_owned() }),
     }
 }

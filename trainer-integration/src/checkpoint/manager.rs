@@ -31,10 +31,10 @@ use crate::reduce::{Comm, Pending, VirtualRanks};
 use crate::zero::Slicing;
 
 /// How long a training that fails waits for a manifest that is being published.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a rank waits for the store before it lets the others know that it is still there: a store may be slower than ranks wait for each other.
-const A_WHILE: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Where checkpoints are kept, and how many. When they are written: whenever one of the two is due, and at the end.
 #[derive(Clone, Debug)]
@@ -475,7 +475,7 @@ impl CheckpointManager {
     /// Waits until nothing is under way.
     fn settle(&mut self) -> Result<(), CheckpointError> {
         while self.under_way.is_some() {
-            let signal = self.signal(A_WHILE);
+            let signal = self.signal(PROGRESS_INTERVAL);
             let heard = self.send(&signal).wait()?;
             self.hear(&heard)?;
         }
@@ -613,6 +613,6 @@ impl Drop for CheckpointManager {
         let publication = self.under_way.as_mut().and_then(|under_way| under_way.publication.as_mut());
         let Some(handle) = publication.and_then(|job| job.0.as_mut()) else { return };
         let Some(Checkpoints { shelf, .. }) = &self.checkpoints else { return };
-        let _ = shelf.handle().block_on(async { tokio::time::timeout(LAST_WORDS, handle).await });
+        let _ = shelf.handle().block_on(async { tokio::time::timeout(FINAL_WRITE_TIMEOUT, handle).await });
     }
 }

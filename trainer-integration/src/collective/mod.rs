@@ -6,11 +6,11 @@
 //! that [`conformance`] states. [`nccl`] adds up gradients between GPUs, beside it. Nothing else here knows what a gradient is.
 
 pub mod conformance;
+mod group_state;
 mod message;
 pub mod nccl;
 pub(crate) mod numbers;
 mod pieces;
-mod standing;
 mod straggler;
 pub mod sums;
 pub mod tcp;
@@ -305,7 +305,7 @@ impl CollectiveError {
 }
 
 fn named(operation: u64) -> String {
-    if operation == standing::OF_TWO {
+    if operation == group_state::OF_TWO {
         "a message of two ranks".to_owned()
     } else {
         format!("operation {operation}")

@@ -6,8 +6,8 @@ use shardd_store::record::Digest128;
 
 use super::Augmentation;
 use super::augment::{Move, apply};
-use crate::flow::{Part, parts_of};
 use crate::models::InputShape;
+use crate::tensor_tree::{Part, parts_of};
 
 /// Rows as numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -222,7 +222,7 @@ mod tests {
         let numbers = match part.float() {
             Some(tensor) => tensor.to_data().try_into_vec::<f32>().unwrap(),
             None => {
-                let tokens: Tensor<2, Int> = crate::flow::from_parts(vec![part.clone()]);
+                let tokens: Tensor<2, Int> = crate::tensor_tree::from_parts(vec![part.clone()]);
                 tokens.into_data().try_into_vec_as::<f32>().unwrap()
             }
         };

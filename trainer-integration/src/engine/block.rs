@@ -6,9 +6,9 @@ use super::computed::Computed;
 use super::segments::{Ownership, Segments};
 use super::{Owners, Zero};
 use crate::device::Precision;
+use crate::flat_block::FlatBlock;
 use crate::ledger::{Held, Kind, Ledger};
 use crate::optim::{Moments, Optimizer};
-use crate::stage::Stage;
 use crate::weights::ranges;
 
 /// The numbers of one block.
@@ -34,7 +34,7 @@ pub(super) struct BlockState {
 impl BlockState {
     /// Without any numbers yet.
     pub(super) fn new(
-        stage: &dyn Stage,
+        stage: &dyn FlatBlock,
         block: usize,
         (zero, precision): (Zero, Precision),
         (place, owners): (u32, u32),

@@ -9,7 +9,7 @@ use super::segments::Ownership;
 use crate::collective::sums::gather_pieces;
 use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
-use crate::stage::to_numbers;
+use crate::flat_block::to_numbers;
 
 /// By parameter.
 #[derive(Clone, Debug)]

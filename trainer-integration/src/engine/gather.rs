@@ -11,10 +11,10 @@ use crate::block::Pass;
 use crate::collective::CollectiveError;
 use crate::collective::sums::gather_pieces;
 use crate::device::Precision;
-use crate::flow::Part;
+use crate::flat_block::Use;
 use crate::ledger::{Held, Kind, Numbers};
 use crate::reduce::Pending;
-use crate::stage::Use;
+use crate::tensor_tree::Part;
 use crate::trace::Lane;
 use crate::weights::Running;
 

@@ -13,20 +13,20 @@ use super::memory::{Piece, at_once, is_out_of_memory, pieces};
 use super::scatter::Scatter;
 use super::walk::{Gradient, Open, Walk};
 use super::{
-    Begun, BucketSum, Engine, EngineError, Measure, MicroBatch, Reduced, Reducing, Share, StepPlan, lock,
-    reduce,
+    BucketSum, Engine, EngineError, Measure, MicroBatch, Reduced, Reducing, Share, StepInProgress, StepPlan,
+    lock, reduce,
 };
 use crate::collective::numbers::add_right;
 use crate::collective::sums::all_reduce_in;
 use crate::collective::{CollectiveError, slice_of, sums};
 use crate::compress::{Circumstances, Compressor};
 use crate::dtype::ReduceDtype;
+use crate::flat_block::{Use, to_numbers};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
 use crate::reduce::rounded::{rounded, widen};
 use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce};
-use crate::stage::{Use, to_numbers};
 use crate::trace::Lane;
 use crate::zero::Zero;
 
@@ -81,9 +81,9 @@ impl Engine {
         self.model.stages.iter().any(|stage| stage.summary_len() > 0)
     }
 
-    fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> Begun {
+    fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> StepInProgress {
         let (hosted, buckets) = (self.virtual_ranks().len(), self.buckets.count());
-        Begun {
+        StepInProgress {
             number,
             epoch,
             running: self.running.clone(),
@@ -105,7 +105,7 @@ impl Engine {
         &mut self,
         shares: Vec<Share<'_>>,
         lent: &mut Lent,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         closing: Closing,
     ) -> Result<(), EngineError> {
         for (index, share) in shares.into_iter().enumerate() {
@@ -130,7 +130,7 @@ impl Engine {
         micro_batch: &MicroBatch<'_>,
         key: Key,
         lent: &mut Lent,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         (index, is_last): (usize, bool),
     ) -> Result<(), EngineError> {
         let rows = micro_batch.rows();
@@ -185,7 +185,7 @@ impl Engine {
         micro_batch: &MicroBatch<'_>,
         piece: &mut Piece,
         lent: &mut Lent,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         (index, is_last): (usize, bool),
     ) -> Result<(), CollectiveError> {
         for block in 0..self.model.stages.len() {
@@ -216,7 +216,7 @@ impl Engine {
         &mut self,
         shares: Vec<Share<'_>>,
         lent: &mut Lent,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         closing: Closing,
     ) -> Result<(), EngineError> {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
@@ -253,7 +253,7 @@ impl Engine {
         mut walks: Vec<Option<Walk>>,
         measures: Vec<Option<(Measure<'_>, usize)>>,
         lent: &mut Lent,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         is_last: bool,
     ) -> Result<(), CollectiveError> {
         for block in 0..self.model.stages.len() {
@@ -283,7 +283,7 @@ impl Engine {
     }
 
     /// No virtual rank of this rank has anything to add.
-    pub(super) fn deliver_nothing(&mut self, begun: &mut Begun) -> Result<(), CollectiveError> {
+    pub(super) fn deliver_nothing(&mut self, begun: &mut StepInProgress) -> Result<(), CollectiveError> {
         for bucket in 0..self.buckets.count() {
             for index in 0..self.virtual_ranks().len() {
                 self.deliver(begun, index, bucket, None, true)?;
@@ -375,7 +375,7 @@ impl Engine {
     }
 
     /// The key of a virtual rank's next micro-batch: of the training, the step, the virtual rank, and the place in the step.
-    pub(super) fn next_key(&self, begun: &mut Begun, index: usize) -> Key {
+    pub(super) fn next_key(&self, begun: &mut StepInProgress, index: usize) -> Key {
         let virtual_rank = self.virtual_ranks().start + index as u32;
         let place = &mut begun.micro_batches[index];
         *place += 1;
@@ -411,7 +411,7 @@ impl Engine {
     /// goes to the other ranks.
     pub(super) fn deliver(
         &mut self,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         index: usize,
         bucket: usize,
         gradient: Option<Gradient>,
@@ -480,7 +480,7 @@ impl Engine {
     /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.
     fn deliver_there(
         &self,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         index: usize,
         bucket: usize,
         gradient: Option<Gradient>,
@@ -529,7 +529,7 @@ impl Engine {
     }
 
     /// Sends a bucket on its way.
-    fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut Begun) -> Reducing {
+    fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut StepInProgress) -> Reducing {
         // The moment at which it is handed over lies in the compute lane.
         drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         if self.zero != Zero::Nothing {
@@ -636,7 +636,7 @@ impl Engine {
         bucket: usize,
         sum: Numbers<f32>,
         compressor: &Arc<Mutex<Compressor>>,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
     ) -> Reducing {
         let (tracer, compressor) = (self.tracer.clone(), Arc::clone(compressor));
         let momentum = match self.rule.optimizer {

@@ -11,10 +11,10 @@ use super::computed::Computed;
 use super::memory::at_once;
 use super::passes::Closing;
 use super::walk::{Open, Walk};
-use super::{Begun, Engine, EngineError, Measure, MicroBatch, Share};
+use super::{Engine, EngineError, Measure, MicroBatch, Share, StepInProgress};
 use crate::collective::CollectiveError;
+use crate::flat_block::Use;
 use crate::reduce::Pending;
-use crate::stage::Use;
 use crate::trace::Lane;
 
 /// A micro-batch, or that a virtual rank has none.
@@ -37,7 +37,7 @@ impl Engine {
     pub(super) fn run_sliced(
         &mut self,
         shares: Vec<Share<'_>>,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
         closing: Closing,
     ) -> Result<(), EngineError> {
         let longest = shares.iter().map(Vec::len).max().unwrap_or(0);
@@ -68,7 +68,7 @@ impl Engine {
         Ok(())
     }
 
-    fn slot<'a>(&self, index: usize, next: Option<MicroBatch<'a>>, begun: &mut Begun) -> Slot<'a> {
+    fn slot<'a>(&self, index: usize, next: Option<MicroBatch<'a>>, begun: &mut StepInProgress) -> Slot<'a> {
         let Some(micro_batch) = next else {
             return Slot { index, walk: None, measure: None, is_last: false };
         };
@@ -80,7 +80,7 @@ impl Engine {
     }
 
     /// All slots forward and back.
-    fn round(&mut self, mut slots: Vec<Slot<'_>>, begun: &mut Begun) -> Result<(), CollectiveError> {
+    fn round(&mut self, mut slots: Vec<Slot<'_>>, begun: &mut StepInProgress) -> Result<(), CollectiveError> {
         let last = self.model.stages.len() - 1;
         let mut arriving = Some(self.begin_gather(0));
         // By block, of which parameters are still needed after it.
@@ -149,7 +149,7 @@ impl Engine {
         slots: &mut [Slot<'_>],
         open: Vec<Option<Open>>,
         parameters: Vec<Tensor<1>>,
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
     ) -> Result<(), CollectiveError> {
         self.close(block, slots.iter_mut().map(|slot| slot.walk.as_mut()), open)?;
         self.release(parameters, None);
@@ -161,7 +161,7 @@ impl Engine {
         &mut self,
         block: usize,
         slots: &mut [Slot<'_>],
-        begun: &mut Begun,
+        begun: &mut StepInProgress,
     ) -> Result<(), CollectiveError> {
         let Some(bucket) = self.buckets.completed_by(block) else { return Ok(()) };
         for slot in slots {

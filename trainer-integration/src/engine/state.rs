@@ -10,10 +10,10 @@ use crate::checkpoint::{
     Settings, Snapshot, State,
 };
 use crate::collective::CollectiveError;
+use crate::flat_block::FlatBlock;
 use crate::ledger;
 use crate::optim::Moments;
 use crate::progress::ProgressSoFar;
-use crate::stage::Stage;
 use crate::weights::{Weights, WeightsError};
 use crate::zero::Zero;
 
@@ -126,7 +126,7 @@ impl Engine {
 
     fn layout(&self) -> Layout {
         let shape = |name: &str, shape: &[usize]| (name.to_owned(), shape.to_vec());
-        let layout = |stage: &dyn Stage, state: &BlockState| {
+        let layout = |stage: &dyn FlatBlock, state: &BlockState| {
             let trained = state.trained_len();
             // Of all ranks, whatever this one has of it.
             let first = if state.moments.steps > 0 { trained } else { 0 };

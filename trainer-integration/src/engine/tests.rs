@@ -12,11 +12,11 @@ use crate::block::{Block, Pass};
 use crate::collective::nccl::Staged;
 use crate::collective::spawn;
 use crate::data::Samples;
-use crate::flow::from_parts;
 use crate::loss::{Objective, SampleLosses};
 use crate::model::Chain;
 use crate::models::{InputShape, Norm, conv_net};
 use crate::optim::Optimizer;
+use crate::tensor_tree::from_parts;
 use crate::testkit::digits_like;
 use crate::train::feed::share_of;
 

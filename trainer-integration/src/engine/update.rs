@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::block::BlockState;
 use super::computed::{Computed, Gathering, gather};
-use super::{Begun, Engine, Reduced, Reducing};
+use super::{Engine, Reduced, Reducing, StepInProgress};
 use crate::collective::CollectiveError;
 use crate::collective::numbers::add_right;
 use crate::ledger::Numbers;
@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Adds what this call has sent to what the calls before it have.
-    pub(super) fn collect_slices(&mut self, begun: &mut Begun) -> Result<(), CollectiveError> {
+    pub(super) fn collect_slices(&mut self, begun: &mut StepInProgress) -> Result<(), CollectiveError> {
         let reductions = std::mem::take(&mut begun.reductions);
         if reductions.is_empty() {
             return Ok(());

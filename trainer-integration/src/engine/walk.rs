@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
 use crate::block::Pass;
-use crate::flow::Part;
+use crate::flat_block::Loaded;
 use crate::ledger::Numbers;
 use crate::loss::Measured;
 use crate::random::Key;
 use crate::scaling::LossScale;
-use crate::stage::Loaded;
+use crate::tensor_tree::Part;
 
 /// A micro-batch on its way.
 #[derive(Debug)]

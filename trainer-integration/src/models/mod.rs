@@ -17,8 +17,8 @@ pub use resnet::{Resnet18, resnet18};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::flow::Part;
 use crate::model::Model;
+use crate::tensor_tree::Part;
 
 /// Channels, height and width of an image.
 pub type ImageShape = [usize; 3];

@@ -47,8 +47,8 @@ mod tests {
     use burn::tensor::Device;
 
     use super::*;
+    use crate::flat_block::to_numbers;
     use crate::random::Key;
-    use crate::stage::to_numbers;
 
     #[test]
     fn dropout_keeps_the_mean_and_is_the_same_for_the_same_key() {

@@ -14,11 +14,11 @@ use crate::data::{Augmentation, InputSpec, Samples, StoredSamples};
 use crate::device::DeviceName;
 use crate::engine::{MicroBatch, Share};
 use crate::error::TrainError;
-use crate::flow::Part;
 use crate::loss::CrossEntropy;
 use crate::models::InputShape;
 use crate::reduce::VirtualRanks;
 use crate::source::{self, Audit, Step, StepSource};
+use crate::tensor_tree::Part;
 
 /// Where rows become the numbers a model takes. The numbers are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Legacy, Trained};
+use super::{StateTransfer, Trained};
 use crate::checkpoint::{Checkpoint, Checkpoints, StopFlag};
 use crate::record::Recording;
 use crate::trace::Tracer;
@@ -22,7 +22,7 @@ pub struct Persistence {
     pub pause: Option<StopFlag>,
     /// Where this rank leaves its state of the training when it has paused, or lost another rank. The next
     /// group continues from there: [`hand_over`](crate::checkpoint::hand_over). Default nowhere.
-    pub legacy: Option<Legacy>,
+    pub legacy: Option<StateTransfer>,
     /// Continues this record of the work and its times; by default with a new one, if one is wanted.
     pub tracer: Option<Tracer>,
     /// Whether the outcome of its steps is recorded, or compared with a record.

@@ -12,19 +12,19 @@ use crate::source::Step;
 const BYTES: usize = 24;
 
 /// A message on its way.
-pub(super) struct Told {
+pub(super) struct DeliveredEverywhere {
     ranks: VirtualRanks,
     messages: Pending<Vec<Message>>,
 }
 
 /// Tells all ranks what this one's virtual ranks are given of a step. All call it together, before the step's
 /// own operations, so that the facts of a step are known once the step is.
-pub(super) fn tell(comm: &Comm, ranks: VirtualRanks, step: &Step) -> Told {
+pub(super) fn tell(comm: &Comm, ranks: VirtualRanks, step: &Step) -> DeliveredEverywhere {
     let bytes = to_bytes(&step.delivered);
-    Told { ranks, messages: comm.submit(move |collective| collective.all_gather(&bytes)) }
+    DeliveredEverywhere { ranks, messages: comm.submit(move |collective| collective.all_gather(&bytes)) }
 }
 
-impl Told {
+impl DeliveredEverywhere {
     /// By virtual rank; `None` if a rank does not count.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// Between two looks at the processes.
-pub(crate) const LOOK: Duration = Duration::from_millis(20);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A node as the demo knows it.
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ impl Ground<'_> {
                     "{name} was not ready within {READY_WITHIN:?}; {words}"
                 )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -15,7 +15,7 @@ use shardd_plan::Plan;
 use shardfmt::DigestSum;
 
 use super::RUN;
-use super::cluster::{LOOK, Node, clean};
+use super::cluster::{Node, POLL_INTERVAL, clean};
 use super::data::Datasets;
 use super::interrupt::Interrupt;
 use super::kill::Planned;
@@ -28,7 +28,7 @@ use crate::failure::Failure;
 use crate::ingest::processors;
 
 /// Trainers that are silent for this time are stuck.
-const PATIENCE: Duration = Duration::from_secs(120);
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// All that the trainers need to know.
 pub(crate) struct Training<'a> {
@@ -122,13 +122,11 @@ impl Training<'_> {
                     ));
                 }
             }
-            if heard.elapsed() > PATIENCE {
+            if heard.elapsed() > TIMEOUT {
                 let words = processes.last_words(&trainer(0));
-                return Err(Failure::failed(format!(
-                    "no trainer moved for {PATIENCE:?}; trainer-0: {words}"
-                )));
+                return Err(Failure::failed(format!("no trainer moved for {TIMEOUT:?}; trainer-0: {words}")));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         processes.check(|name| name.starts_with("trainer"))?;
         match pending.next() {

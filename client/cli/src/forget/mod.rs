@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::Args;
 use shardd_ingest::version::{Base, VersionError, forget};
 use shardd_store::catalog::{
-    Catalog, CatalogError, CommitNote, Forget as ForgetRows, ForgetReport, RunState, Shelf,
+    Catalog, CatalogError, CatalogStore, CommitNote, Forget as ForgetRows, ForgetReport, RunState,
 };
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::{DatasetName, DatasetRef, Message, Operation, RowDigest};
@@ -198,7 +198,7 @@ impl Forget {
         let manifest = catalog.manifest(before.version)?;
         let base = Base { id: before.version, manifest: &manifest };
         let progress = WorkProgress::new(json, "forgetting", before.samples);
-        let shelf = Shelf(catalog);
+        let shelf = CatalogStore(catalog);
         let left = forget(base, &found.rows, &shelf, self.threads(), &shelf, &progress);
         progress.finish();
         let left = left.map_err(|error| match error {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use shardd_api::suggest::no_such;
 use shardd_ingest::version::{Condition, ConditionError, Matcher, find_rows, read_sidecar};
-use shardd_store::catalog::{Catalog, CatalogError, DatasetInfo, Shelf};
+use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, DatasetInfo};
 use shardfmt::{At, DatasetName, DatasetRef, Manifest, Operation, RowDigest, ShardId, VersionId};
 
 use crate::failure::Failure;
@@ -106,7 +106,7 @@ pub(super) fn fitting(
         let shards: Vec<_> = unseen.cloned().collect();
         let samples = shards.iter().map(|shard| u64::from(shard.rows)).sum();
         let progress = WorkProgress::new(json, "searching", samples);
-        let by_shard = find_rows(&shards, matcher, &Shelf(catalog), threads, &progress);
+        let by_shard = find_rows(&shards, matcher, &CatalogStore(catalog), threads, &progress);
         progress.finish();
         let by_shard = by_shard?;
         seen.extend(shards.iter().map(|shard| shard.id));
@@ -216,7 +216,7 @@ pub(super) fn named(
     for entry in &manifest.shards {
         let end = start + u64::from(entry.rows);
         if numbers.peek().is_some_and(|number| *number < end) {
-            let sidecar = read_sidecar(&Shelf(catalog), entry).map_err(|damage| {
+            let sidecar = read_sidecar(&CatalogStore(catalog), entry).map_err(|damage| {
                 Failure::failed(format!(
                     "the sidecar of shard {} {damage}; see `shardctl verify --repair`",
                     entry.id

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use shardd_api::duration::now;
-use shardd_store::catalog::{Catalog, CatalogError, QUIET_IS_GONE, RemoveRun, RunInfo, RunState};
+use shardd_store::catalog::{Catalog, CatalogError, RUN_IDLE_TIMEOUT, RemoveRun, RunInfo, RunState};
 use shardfmt::DatasetName;
 
 use super::list::table;
@@ -93,7 +93,7 @@ fn expired(
     let at = |run: &RunInfo| run.seen.or(run.began).unwrap_or(0);
     let age = |run: &RunInfo| Duration::from_secs(now.saturating_sub(at(run)));
     let is_over = |run: &RunInfo| match run.state {
-        RunState::Created => age(run) >= QUIET_IS_GONE,
+        RunState::Created => age(run) >= RUN_IDLE_TIMEOUT,
         state => state.is_over(),
     };
     runs.retain(is_over);

@@ -80,8 +80,8 @@ impl Runs {
     fn catalog(&self, connect: &Connect) -> Result<Box<dyn Catalog>, Failure> {
         let place = match (&self.record, connect.target()) {
             (Some(_), _) => connect.place_of_records(self.record.as_deref())?,
-            (None, Err(failure)) => return Err(failure),
-            (None, Ok(Target::Servers(_))) => return connect.catalog(),
+            (None, Err(failure)) => return Err(failure.into()),
+            (None, Ok(Target::Servers(_))) => return Ok(connect.catalog()?),
             (None, Ok(Target::Store(place))) => match LocalCatalog::find(&place)? {
                 Some(catalog) => return Ok(Box::new(catalog)),
                 None => place,

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use arrow::buffer::Buffer;
 use shardd_ingest::version::Store;
-use shardd_store::catalog::{Catalog, CatalogError, HttpCatalog, Shelf};
+use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, HttpCatalog};
 use shardd_store::connect::Connect;
 use shardfmt::{Manifest, ShardId, VersionId};
 
@@ -51,7 +51,7 @@ impl Place {
     pub(super) fn store(&self) -> Option<Box<dyn Store + '_>> {
         match self {
             Place::Directory(directory) => Some(Box::new(directory)),
-            Place::Node(_, catalog) => Some(Box::new(Shelf(catalog))),
+            Place::Node(_, catalog) => Some(Box::new(CatalogStore(catalog))),
             Place::Source(_) => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use shardd_ingest::version::{Finding, Lost, Mended, Repair, Store, made_of, settings};
 use shardd_ingest::{IngestConfig, Links, Resources, Source, ingest};
-use shardd_store::catalog::{Catalog, Shelf};
+use shardd_store::catalog::{Catalog, CatalogStore};
 use shardfmt::Manifest;
 
 use super::places::{Place, kept_versions};
@@ -19,7 +19,7 @@ pub(super) fn repair(
     threads: usize,
     json: bool,
 ) -> Result<(Vec<Mended>, Vec<Lost>), Failure> {
-    let shelf = Shelf(catalog);
+    let shelf = CatalogStore(catalog);
     let repair = Repair::new(manifest, findings, &shelf, &shelf)?;
     let search = Search { repair: &repair, catalog, manifest, threads, json };
     // Copies cost least, rows among those of other versions more, a source most.
@@ -61,7 +61,7 @@ impl Search<'_> {
                 break;
             }
             if let Ok(other) = self.catalog.manifest(version) {
-                self.version(&other, &Shelf(self.catalog), &format!("version {}", version.short()))?;
+                self.version(&other, &CatalogStore(self.catalog), &format!("version {}", version.short()))?;
             }
         }
         Ok(())

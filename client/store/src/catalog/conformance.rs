@@ -207,7 +207,7 @@ fn what_is_put_comes_back(catalog: &dyn Catalog, version: &Version) {
         assert_eq!(parts, [&shard.bytes[8..20], b"", &shard.bytes[30..31]]);
     }
     assert_eq!(catalog.put_manifest(&manifest).expect("once more is harmless"), manifest.id());
-    let shelf = super::Shelf(catalog);
+    let shelf = super::CatalogStore(catalog);
     assert!(matches!(shelf.shard(ShardId::of(b"nothing")), Ok(None)), "a missing key differs from a failure");
     assert!(matches!(shelf.sidecar(ShardId::of(b"nothing")), Ok(None)));
 }

@@ -6,7 +6,7 @@ use shardd_api::problem::{Kind, Problem};
 use shardd_plan::PlanError;
 use shardfmt::{CommitId, DatasetName, DatasetRef, PlanId, TagName, VersionId};
 
-use super::run_info::QUIET_IS_GONE;
+use super::run_info::RUN_IDLE_TIMEOUT;
 use crate::http::HttpError;
 use crate::metastore::MetaError;
 use crate::origin::OriginError;
@@ -49,7 +49,7 @@ pub enum CatalogError {
     /// Ranks were heard of lately. Stop them first.
     #[error(
         "run {run} is running: stop its ranks first, and it can be removed; if they were killed, it is taken for interrupted {} minutes after they were last heard of, or --force removes it now",
-        QUIET_IS_GONE.as_secs() / 60
+        RUN_IDLE_TIMEOUT.as_secs() / 60
     )]
     Running { run: String },
     /// Rows to be forgotten are in the present version of a dataset. Commit one without them first.

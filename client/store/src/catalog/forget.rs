@@ -35,7 +35,7 @@ pub const FORGOTTEN: &str = "gc/forgotten";
 /// How many objects are read at once.
 const READ_AT_ONCE: usize = 16;
 /// How long to wait for those who have begun to point at an object that is to go, and how often to look.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl CatalogBackend {
@@ -84,7 +84,7 @@ impl CatalogBackend {
             if left.is_none() && holders.versions.is_empty() && !stored.has_any(&holding) {
                 break;
             }
-            if began.elapsed() > PATIENCE {
+            if began.elapsed() > TIMEOUT {
                 let what = left.unwrap_or_else(|| "a version that was put meanwhile".to_owned());
                 return Err(CatalogError::Wanted { what });
             }

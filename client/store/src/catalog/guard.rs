@@ -38,7 +38,7 @@ const INTENT_LIVES: Duration = Duration::from_secs(60 * 60);
 /// How long a sweep is waited for that has lost its owner. A slice deletes for less than half of that.
 const SWEEP_LIVES: Duration = Duration::from_secs(75);
 /// How long to wait for the end of a sweep: a gc that was killed delays others, and fails none.
-const PATIENCE: Duration = Duration::from_secs(90);
+const TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The objects that a coming pointer will reach, directly and through others.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -71,7 +71,7 @@ impl Guard {
         let guard = Self { metastore: Arc::clone(metastore), lease };
         let key = format!("{INTENTS}{lease}");
         let announced = metastore.put(&key, to_json(reach), Expected::Absent, Some(lease)).await?;
-        match timeout(PATIENCE, guard.sweeps_before(announced, store)).await {
+        match timeout(TIMEOUT, guard.sweeps_before(announced, store)).await {
             Ok(waited) => waited.map(|()| Some(guard)),
             Err(_) => {
                 guard.end().await;
@@ -142,7 +142,7 @@ impl Sweep {
         store: StoreOf,
     ) -> Result<Self, CatalogError> {
         let busy = || CatalogError::Busy { what: "this gc".to_owned() };
-        let announced = timeout(PATIENCE, async {
+        let announced = timeout(TIMEOUT, async {
             loop {
                 if let Some(sweep) = Self::try_announce(metastore).await? {
                     return Ok(sweep);
@@ -297,7 +297,7 @@ mod tests {
         // A request to a service may still be under way: until that cannot be, it is waited for.
         left_by_the_dead(&metastore).await;
         let next = Sweep::announce(&metastore, StoreOf::Service).await.expect("it lapses");
-        assert!((SWEEP_LIVES..=PATIENCE).contains(&begun.elapsed()), "{:?}", begun.elapsed());
+        assert!((SWEEP_LIVES..=TIMEOUT).contains(&begun.elapsed()), "{:?}", begun.elapsed());
         next.end().await.expect("ends");
     }
 }

@@ -52,8 +52,8 @@ pub use info::{
 pub use local::LocalCatalog;
 pub use place::StorePlace;
 pub use recover::{CopyFound, LostName, RecoverOptions, RecoverReport, RecoveredDataset};
-pub use run_info::{QUIET_IS_GONE, RemoveRun, RunDetails, RunInfo, RunState};
-pub use shelf::Shelf;
+pub use run_info::{RUN_IDLE_TIMEOUT, RemoveRun, RunDetails, RunInfo, RunState};
+pub use shelf::CatalogStore;
 
 /// Looks up, adds and removes datasets, versions, tags and plans. Blocks; not to be called from async tasks.
 ///

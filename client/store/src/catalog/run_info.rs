@@ -11,7 +11,7 @@ use crate::record::{Ending, StoredRun};
 
 /// A run whose ranks were silent for this time is taken for interrupted: the same time after which nodes may
 /// evict its objects.
-pub const QUIET_IS_GONE: Duration = Duration::from_secs(15 * 60);
+pub const RUN_IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Whether a run is being trained, and how it ended if not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -139,7 +139,7 @@ impl Signs<'_> {
 
     /// Whether it is being trained `now`.
     pub(super) fn state(&self, now: u64) -> RunState {
-        let is_recent = |at: u64| now.saturating_sub(at) < QUIET_IS_GONE.as_secs();
+        let is_recent = |at: u64| now.saturating_sub(at) < RUN_IDLE_TIMEOUT.as_secs();
         let heard = |recent| if recent { RunState::Running } else { RunState::Interrupted };
         if self.record.is_some_and(|record| record.removing) {
             return RunState::Removing;

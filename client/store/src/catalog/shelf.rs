@@ -11,9 +11,9 @@ use super::{Catalog, CatalogError};
 use crate::origin::OriginError;
 
 /// Where ingest and operations on versions put shards, and find them again.
-pub struct Shelf<'a>(pub &'a dyn Catalog);
+pub struct CatalogStore<'a>(pub &'a dyn Catalog);
 
-impl Sink for Shelf<'_> {
+impl Sink for CatalogStore<'_> {
     fn put_shard(&self, shard: FinishedShard) -> io::Result<()> {
         self.0.put_shard(&shard).map_err(io::Error::other)
     }
@@ -23,7 +23,7 @@ impl Sink for Shelf<'_> {
     }
 }
 
-impl Store for Shelf<'_> {
+impl Store for CatalogStore<'_> {
     fn shard(&self, id: ShardId) -> io::Result<Option<Buffer>> {
         present(self.0.shard_file(id))
     }

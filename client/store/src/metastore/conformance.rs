@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout};
 use super::{Entry, Expected, LeaseId, MAX_KEY_BYTES, MAX_VALUE_BYTES, MetaError, Metastore};
 
 /// The wait after which something promised has not happened.
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs every check, each on a store that `make` gives.
 pub async fn all(make: impl AsyncFn() -> Arc<dyn Metastore>) {
@@ -269,7 +269,7 @@ pub async fn a_renewed_lease_lives_on(store: &dyn Metastore) {
 
 /// A revocation is a lapse now.
 pub async fn a_revoked_lease_takes_its_keys_along(store: &dyn Metastore) {
-    let lease = store.grant(PATIENCE * 100).await.expect("grants");
+    let lease = store.grant(TIMEOUT * 100).await.expect("grants");
     store.put("revoke/k", vec![1], Expected::Absent, Some(lease)).await.expect("the lease lives");
     let since = store.list("revoke/").await.expect("lists").revision;
     let wait = store.changed("revoke/", since);
@@ -282,8 +282,8 @@ pub async fn a_revoked_lease_takes_its_keys_along(store: &dyn Metastore) {
 
 /// The last put says whether a key is leased, and by which lease.
 pub async fn a_later_put_decides_about_the_lease(store: &dyn Metastore) {
-    let first = store.grant(PATIENCE * 100).await.expect("grants");
-    let second = store.grant(PATIENCE * 100).await.expect("grants");
+    let first = store.grant(TIMEOUT * 100).await.expect("grants");
+    let second = store.grant(TIMEOUT * 100).await.expect("grants");
     for key in ["later/freed", "later/moved", "later/gone", "later/again"] {
         store.put(key, vec![1], Expected::Absent, Some(first)).await.expect("the lease lives");
     }
@@ -325,5 +325,5 @@ async fn await_listing(store: &dyn Metastore, prefix: &str, keys: &[&str]) {
 }
 
 async fn within<T>(promised: impl Future<Output = T>) -> T {
-    timeout(PATIENCE, promised).await.expect("the promised change did not happen in time")
+    timeout(TIMEOUT, promised).await.expect("the promised change did not happen in time")
 }

@@ -33,7 +33,7 @@ use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 
 pub use bucket::BucketMetastore;
-pub use copy::{CopiedEntry, CopyShelf, Keeper, MetadataCopy};
+pub use copy::{CopiedEntry, CopyShelf, MetadataCopy, MetastoreAddress};
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;
 pub use memory::MemoryMetastore;

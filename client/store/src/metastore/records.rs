@@ -18,7 +18,7 @@ const DELETIONS_REMEMBERED: usize = 256;
 
 /// The revision, and what cannot be seen from the keys that exist.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Counter {
+pub(super) struct RevisionRecord {
     pub(super) revision: u64,
     pub(super) last_lease: u64,
     /// Deletions up to this revision are forgotten.
@@ -26,7 +26,7 @@ pub(super) struct Counter {
     pub(super) deletions: BTreeMap<u64, String>,
 }
 
-impl Counter {
+impl RevisionRecord {
     pub(super) fn record_deletion(&mut self, key: &str) {
         self.revision += 1;
         self.deletions.insert(self.revision, key.to_owned());

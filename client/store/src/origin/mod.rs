@@ -45,7 +45,7 @@ pub(crate) use swap::{Swap, Swappable, Tag};
 
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
 /// deleted. A writer of an existing object will soon need it.
-const YOUNG: Duration = Duration::from_secs(30 * 60);
+const MIN_GC_AGE: Duration = Duration::from_secs(30 * 60);
 
 /// The largest object sent to a service as a whole; longer objects go in parts.
 const LONGEST_PART: usize = 16 << 20;
@@ -682,7 +682,7 @@ impl Origin {
     /// deleted, it is put again.
     async fn make_young(&self, object: &Object, present: Present) -> Result<(), OriginError> {
         let now = SystemTime::now();
-        if now.duration_since(present.written).map_or(true, |age| age < YOUNG) {
+        if now.duration_since(present.written).map_or(true, |age| age < MIN_GC_AGE) {
             return Ok(());
         }
         if let Some(root) = &self.root {

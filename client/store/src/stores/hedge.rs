@@ -10,7 +10,7 @@ const REMEMBERED: usize = 64;
 /// The least number of known reads before it decides.
 const LEAST: usize = 16;
 /// No answer is late before this.
-const SOONEST: Duration = Duration::from_millis(50);
+const MIN_HEDGE_DELAY: Duration = Duration::from_millis(50);
 /// Of a hundred reads, this number may be asked twice in the long run: a store that is slow altogether needs
 /// no more requests.
 const PERCENT: u32 = 5;
@@ -46,7 +46,7 @@ impl Hedge {
         let mut known = self.known.clone();
         let late = known.len() - 1 - known.len() / 20;
         let (_, late, _) = known.select_nth_unstable(late);
-        Some((*late * 2).max(SOONEST))
+        Some((*late * 2).max(MIN_HEDGE_DELAY))
     }
 
     /// Whether a read that is late may be asked again now; if so, that is done.
@@ -75,13 +75,13 @@ mod tests {
         // Of the last 64, from 37 to 100 ms, all but three take no longer than 97 ms.
         assert_eq!(hedge.patience(), Some(Duration::from_millis(194)));
         (0..REMEMBERED).for_each(|_| hedge.answered(Duration::from_millis(2)));
-        assert_eq!(hedge.patience(), Some(SOONEST));
+        assert_eq!(hedge.patience(), Some(MIN_HEDGE_DELAY));
     }
 
     #[test]
     fn one_in_twenty_is_asked_twice() {
         let mut hedge = Hedge::default();
-        (0..LEAST).for_each(|_| hedge.answered(SOONEST));
+        (0..LEAST).for_each(|_| hedge.answered(MIN_HEDGE_DELAY));
         let asked = (0..1000).filter(|_| hedge.patience().is_some() && hedge.take()).count();
         assert_eq!(asked, 50);
         (0..1000).for_each(|_| _ = hedge.patience());

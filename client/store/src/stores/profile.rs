@@ -27,7 +27,7 @@ use tokio::time::timeout;
 /// Credentials that expire within this time are renewed.
 const EARLY: Duration = Duration::from_secs(5 * 60);
 /// A process that prints credentials may have to ask someone.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A profile of the user.
 pub(super) struct Profile {
@@ -159,8 +159,8 @@ impl Profile {
             .stderr(Stdio::inherit())
             .kill_on_drop(true)
             .output();
-        let output = timeout(PATIENCE, running).await;
-        let output = output.map_err(|_| failed(format!("takes longer than {PATIENCE:?}")))?;
+        let output = timeout(TIMEOUT, running).await;
+        let output = output.map_err(|_| failed(format!("takes longer than {TIMEOUT:?}")))?;
         let output = output.map_err(|error| failed(format!("cannot be run ({error})")))?;
         if !output.status.success() {
             return Err(failed(format!("has failed ({})", output.status)));

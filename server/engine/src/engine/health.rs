@@ -18,7 +18,7 @@ use tracing::{debug, info, warn};
 use super::Engine;
 use super::keys::entries;
 use super::value::parse;
-use crate::peers::{Effort, PEER_PATIENCE};
+use crate::peers::{FetchMode, PEER_TIMEOUT};
 
 const DISKS: &str = "disks/";
 const TROUBLES: &str = "troubles/";
@@ -35,7 +35,7 @@ const WRONGS_HALVE: Duration = Duration::from_secs(600);
 /// Less than this is nothing.
 const FADED: f64 = 0.01;
 /// Who was given less time to answer is not silent.
-pub(super) const FAIR_PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const FAIR_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The measurements of this node, and the reports of others.
 pub(super) struct Health {
@@ -97,7 +97,7 @@ impl Health {
 
     /// A node has not answered in the time that it was given.
     pub(super) fn unanswered(&self, node: &NodeId, patience: Duration) {
-        if patience >= FAIR_PATIENCE {
+        if patience >= FAIR_TIMEOUT {
             self.measure_peer(node, |peer, at| peer.silences.add(at, 1.0));
         }
     }
@@ -157,7 +157,7 @@ fn micros(took: Duration) -> f64 {
 
 /// The metastore's copy of this node's reports.
 #[derive(Default)]
-struct Told {
+struct Published {
     lease: Option<LeaseId>,
     disk: Disk,
     troubles: Vec<HealthIssue>,
@@ -166,7 +166,7 @@ struct Told {
 impl Engine {
     /// Looks now and then how this node's disk and peers compare, and says so, until `stop`.
     pub(super) async fn watch_health(self: Arc<Self>, stop: CancellationToken) {
-        let mut told = Told::default();
+        let mut told = Published::default();
         let watching = async {
             loop {
                 let every = self.looks_every();
@@ -189,21 +189,21 @@ impl Engine {
     /// compare with.
     async fn ask_around(&self) {
         let Some(run) = self.active_run_states().into_iter().next() else { return };
-        let request = run.request(0, &[GrainNo(0)], Effort::Probe);
+        let request = run.request(0, &[GrainNo(0)], FetchMode::Probe);
         let asks = self.neighbours().into_iter().map(|node| {
             let request = request.clone();
             async move {
                 let began = Instant::now();
-                match timeout(PEER_PATIENCE, self.peers.fetch(&node, request)).await {
+                match timeout(PEER_TIMEOUT, self.peers.fetch(&node, request)).await {
                     Ok(Ok(_)) => self.health.answered(&node, began.elapsed(), 0),
-                    Ok(Err(_)) | Err(_) => self.health.unanswered(&node, PEER_PATIENCE),
+                    Ok(Err(_)) | Err(_) => self.health.unanswered(&node, PEER_TIMEOUT),
                 }
             }
         });
         join_all(asks).await;
     }
 
-    async fn look_at_health(&self, told: &mut Told, holds_for: Duration) -> Result<(), MetaError> {
+    async fn look_at_health(&self, told: &mut Published, holds_for: Duration) -> Result<(), MetaError> {
         let live = self.live_nodes();
         let mut measured = self.health.measured();
         measured.peers.retain(|peer| live.contains(&peer.node));
@@ -227,7 +227,7 @@ impl Engine {
     /// Publishes the news.
     async fn tell(
         &self,
-        told: &mut Told,
+        told: &mut Published,
         disk: Disk,
         says: Vec<HealthIssue>,
         holds_for: Duration,
@@ -239,7 +239,7 @@ impl Engine {
             Some(lease) => match self.meta.renew(lease).await {
                 Ok(()) => lease,
                 Err(MetaError::LeaseLost { .. }) => {
-                    *told = Told::default();
+                    *told = Published::default();
                     self.meta.grant(holds_for).await?
                 }
                 Err(error) => return Err(error),

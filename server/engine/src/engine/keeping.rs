@@ -20,7 +20,7 @@ use super::{Engine, blocking, capacity};
 use crate::cache::Class;
 
 /// How long arriving grains wait for room. Their sender may be waiting for the same.
-const ROOM_PATIENCE: Duration = Duration::from_secs(2);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A cache's room for grains on their way is enough for this number of streams.
 const STREAMS_A_SPARE: u64 = 16;
@@ -118,7 +118,7 @@ impl Engine {
         epoch: u32,
         grains: Vec<(GrainNo, Bytes)>,
     ) -> Absorbed {
-        let (deadline, is_short) = (Instant::now() + ROOM_PATIENCE, self.is_short(run, epoch));
+        let (deadline, is_short) = (Instant::now() + ROOM_TIMEOUT, self.is_short(run, epoch));
         let (mut all, mut left) = (Absorbed::default(), grains);
         loop {
             let mut freed = std::pin::pin!(run.keeping.freed.notified());

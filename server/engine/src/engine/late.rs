@@ -12,7 +12,7 @@ use super::Engine;
 use super::misses::Given;
 use super::obtain::{Keep, group};
 use super::run::RunState;
-use crate::peers::{Effort, PEER_PATIENCE};
+use crate::peers::{FetchMode, PEER_TIMEOUT};
 
 impl Engine {
     /// Asks the hosts of the epoch before for those of the `grains` that this node keeps in `epoch` and lacks. Returns the bytes
@@ -42,8 +42,8 @@ impl Engine {
                 (*host != self.node).then(|| (host.clone(), *grain))
             }));
             let given = Given { epoch, wanted: Wanted::ToRead, giver: MissSource::HostBefore, from: None };
-            let (keep, effort) = (Keep::All, Effort::Cached);
-            self.ask(run, given, keep, by_node, effort, PEER_PATIENCE, &mut left, &mut loose).await;
+            let (keep, effort) = (Keep::All, FetchMode::Cached);
+            self.ask(run, given, keep, by_node, effort, PEER_TIMEOUT, &mut left, &mut loose).await;
         }
         passing.retain(|grain, _| !late.contains(grain) || left.contains(grain));
         let mut room = self.cache.free();

@@ -23,10 +23,10 @@ use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::{CacheError, Location};
 
 /// How long a grain is waited for that the exchange has yet to bring, while the rank that asks is still in the epoch before.
-const EARLY_PATIENCE: Duration = Duration::from_secs(5);
+const EARLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long it is waited for once its epoch has begun; then it is a miss like any other.
-const DUE_PATIENCE: Duration = Duration::from_millis(300);
+const DUE_TIMEOUT: Duration = Duration::from_millis(300);
 
 impl Engine {
     /// Notes how far a rank has come and says where grains are; the second value holds the inline ones' bytes, in order.
@@ -144,7 +144,7 @@ impl Engine {
         if coming.is_empty() {
             return;
         }
-        let early = Instant::now() + EARLY_PATIENCE;
+        let early = Instant::now() + EARLY_TIMEOUT;
         let mut progress = run.progress.subscribe();
         let is_due = |progress: &super::run::Progress| {
             progress.rank(request.rank).is_none_or(|(epoch, _)| epoch >= request.for_epoch)
@@ -153,7 +153,7 @@ impl Engine {
             () = self.arrival(run, &coming) => return,
             _ = timeout_at(early, progress.wait_for(is_due)) => Instant::now(),
         };
-        let _ = timeout_at(began + DUE_PATIENCE, self.arrival(run, &coming)).await;
+        let _ = timeout_at(began + DUE_TIMEOUT, self.arrival(run, &coming)).await;
         let waited = began.elapsed();
         Counters::add_time(&self.counters.stalled_micros, waited);
         self.counters.exchange(run.name(), before, |counts| counts.waited_micros += micros(waited));

@@ -62,7 +62,7 @@ use shardd_api::protocol::{
 use shardd_api::status::{NodeStatus, Reader};
 use shardd_api::timeline::Timeline;
 use shardd_plan::{GrainNo, Plan};
-use shardd_store::catalog::{Guard, QUIET_IS_GONE, Reach, StoreOf};
+use shardd_store::catalog::{Guard, RUN_IDLE_TIMEOUT, Reach, StoreOf};
 use shardd_store::metastore::{Expected, MetaError, Metastore, Recalled};
 use shardd_store::origin::{Origin, OriginError};
 use shardfmt::{GrainKey, PlanId};
@@ -72,7 +72,7 @@ use tokio_util::task::TaskTracker;
 use tracing::warn;
 
 use crate::cache::Cache;
-use crate::peers::{Ack, Effort, FetchRequest, PeerError, PeerService, Peers, SendHeader};
+use crate::peers::{Ack, FetchMode, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 
 use away::is_away;
 use counters::Counters;
@@ -85,7 +85,7 @@ pub(crate) use run::RunState;
 use value::{parse, understood};
 
 /// How long a rank waits at attach for the other ranks of its launch.
-const GATHERING: Duration = Duration::from_secs(10);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a host that asks waits for what this node is just reading in its stead.
 const OWN_READS: Duration = Duration::from_secs(1);
@@ -127,7 +127,7 @@ pub struct Engine {
     silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
     exchange_settings: watch::Sender<ExchangeSettings>,
     /// The own settings of the exchange, and its overrides.
-    said: Mutex<overrides::Said>,
+    said: Mutex<overrides::EffectiveSettings>,
     /// Held by the caller that clears the cache.
     clearing: tokio::sync::Mutex<()>,
     /// The rate of all runs together.
@@ -273,7 +273,7 @@ impl Engine {
             }
             changed => changed?,
         }
-        let gathered = tokio::time::timeout(GATHERING, self.gathered(id)).await;
+        let gathered = tokio::time::timeout(ATTACH_TIMEOUT, self.gathered(id)).await;
         let settled = async {
             let ranks = match gathered {
                 Ok(ranks) => ranks?,
@@ -581,7 +581,7 @@ impl Engine {
     /// The names of the runs that are being read, by the latest news of this node: their segments are not
     /// evicted.
     pub(crate) fn active_runs(&self) -> BTreeSet<String> {
-        let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < QUIET_IS_GONE);
+        let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < RUN_IDLE_TIMEOUT);
         heard.map(|run| run.name().to_owned()).collect()
     }
 
@@ -678,7 +678,7 @@ impl PeerService for Arc<Engine> {
         let Ok(run) = self.run(&request.run).await else { return nothing };
         let mut answer = nothing;
         let mut missing = BTreeMap::new();
-        if request.effort == Effort::Doubt {
+        if request.effort == FetchMode::Doubt {
             let doubted: Vec<GrainNo> = request.keys.iter().filter_map(|key| run.grain(key)).collect();
             run.doubt(doubted.iter().copied());
             self.discard_corrupt(&run, request.epoch, doubted).await;
@@ -686,7 +686,7 @@ impl PeerService for Arc<Engine> {
         }
         for (at, key) in request.keys.iter().enumerate() {
             let Some(grain) = run.grain(key) else { continue };
-            if request.effort == Effort::Probe {
+            if request.effort == FetchMode::Probe {
                 answer[at] = self.is_resident(&run, grain).then(Bytes::new);
             } else {
                 answer[at] = self.read_cached(&run, grain).await;
@@ -695,7 +695,7 @@ impl PeerService for Arc<Engine> {
                 }
             }
         }
-        if request.effort == Effort::Cached {
+        if request.effort == FetchMode::Cached {
             self.await_own_reads(&run, from, request.epoch, &missing).await;
             for (at, grain) in missing.values().flatten() {
                 if self.is_resident(&run, *grain) {
@@ -703,7 +703,7 @@ impl PeerService for Arc<Engine> {
                 }
             }
         }
-        if request.effort == Effort::Read {
+        if request.effort == FetchMode::Read {
             self.know_placement(&run, request.generation).await;
             for (shard, grains) in missing {
                 let asked: Vec<_> = grains.iter().map(|(_, grain)| *grain).collect();

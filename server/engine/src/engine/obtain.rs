@@ -17,12 +17,12 @@ use shardfmt::{GrainKey, RowCodec};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
-use super::health::FAIR_PATIENCE;
+use super::health::FAIR_TIMEOUT;
 use super::misses::Given;
 use super::run::{Claim, RunState};
 use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::{CacheError, Class};
-use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, PeerError, READER_PATIENCE};
+use crate::peers::{FetchMode, FetchRequest, PEER_TIMEOUT, PeerError, READER_TIMEOUT};
 
 /// The node that may have a grain.
 type Candidate<'a> = Box<dyn Fn(GrainNo) -> Option<NodeId> + Send + 'a>;
@@ -99,7 +99,7 @@ impl Engine {
         mut left: BTreeSet<GrainNo>,
         loose: &mut HashMap<GrainNo, Bytes>,
     ) -> Result<(), EngineError> {
-        let deadline = Instant::now() + PEER_PATIENCE;
+        let deadline = Instant::now() + PEER_TIMEOUT;
         let is_short = self.is_short(run, epoch);
         let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
         let given = |giver| Given { epoch, wanted, giver, from: None };
@@ -112,7 +112,7 @@ impl Engine {
                 continue;
             }
             let patience = deadline.saturating_duration_since(Instant::now());
-            self.ask(run, given(giver), keep, by_node, Effort::Cached, patience, &mut left, loose).await;
+            self.ask(run, given(giver), keep, by_node, FetchMode::Cached, patience, &mut left, loose).await;
         }
 
         // Where there is no room for all, a shard read whole would be read again for the grains not kept of
@@ -138,7 +138,7 @@ impl Engine {
             }
         }
         let reader = given(MissSource::Reader);
-        self.ask(run, reader, keep, by_reader, Effort::Read, READER_PATIENCE, &mut left, loose).await;
+        self.ask(run, reader, keep, by_reader, FetchMode::Read, READER_TIMEOUT, &mut left, loose).await;
 
         // The grains forwarded during our request are here now.
         left.retain(|grain| !self.is_resident(run, *grain));
@@ -151,7 +151,7 @@ impl Engine {
             let by_node = group(unasked.map(|grain| (neighbour.clone(), grain)));
             let patience = deadline.saturating_duration_since(Instant::now());
             let neighbour = given(MissSource::Neighbour);
-            self.ask(run, neighbour, keep, by_node, Effort::Cached, patience, &mut left, loose).await;
+            self.ask(run, neighbour, keep, by_node, FetchMode::Cached, patience, &mut left, loose).await;
         }
         for (shard, mut grains) in group(left.iter().map(|grain| (run.shard_of(*grain), *grain))) {
             debug!(run = run.name(), epoch, shard, grains = grains.len(), first = %grains[0], "no node gave grains; reading them from the store");
@@ -253,7 +253,7 @@ impl Engine {
         given_by: Given,
         keep: Keep,
         by_node: BTreeMap<NodeId, Vec<GrainNo>>,
-        effort: Effort,
+        effort: FetchMode,
         patience: Duration,
         left: &mut BTreeSet<GrainNo>,
         loose: &mut HashMap<GrainNo, Bytes>,
@@ -277,7 +277,7 @@ impl Engine {
                     }
                     Err(_) => {
                         self.health.unanswered(&node, patience);
-                        if patience >= FAIR_PATIENCE {
+                        if patience >= FAIR_TIMEOUT {
                             self.fell_silent(run, &node);
                         }
                         warn!(peer = %node, ?patience, "a peer did not answer in time; asking elsewhere");
@@ -285,7 +285,7 @@ impl Engine {
                     }
                 };
                 // A reader may have to read the shard first.
-                if effort == Effort::Cached {
+                if effort == FetchMode::Cached {
                     let bytes = answer.iter().flatten().map(Bytes::len).sum();
                     self.health.answered(&node, began.elapsed(), bytes);
                 }
@@ -315,10 +315,10 @@ impl Engine {
 
     /// Reports a wrong grain to the node that sent it, so that it stops sending it. No caller waits for it.
     fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
-        let request = run.request(epoch, grains, Effort::Doubt);
+        let request = run.request(epoch, grains, FetchMode::Doubt);
         let engine = Arc::clone(self);
         self.tasks.spawn(async move {
-            let told = timeout(PEER_PATIENCE, engine.peers.fetch(&node, request));
+            let told = timeout(PEER_TIMEOUT, engine.peers.fetch(&node, request));
             if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
                 debug!(peer = %node, %error, "a peer could not be notified that it sent a wrong grain");
             }
@@ -336,7 +336,7 @@ impl Engine {
                 Err(PeerError::Unreachable { .. }) if self.started.elapsed() < MEETING => {}
                 answer => return answer,
             }
-            tokio::time::sleep(MEET_AGAIN).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
@@ -610,7 +610,7 @@ impl Drop for Filling<'_> {
 
 /// How long after its start a node may not have met all others yet, and how soon it tries again.
 const MEETING: Duration = Duration::from_secs(3);
-const MEET_AGAIN: Duration = Duration::from_millis(50);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
 /// How many nodes are asked that need not have a grain, before the store is.
 const NEIGHBOURS: usize = 3;

@@ -18,7 +18,7 @@ const KEY: &str = "exchange/overrides";
 
 /// The settings of a node's exchange.
 #[derive(Debug, Default)]
-pub(super) struct Said {
+pub(super) struct EffectiveSettings {
     /// Its settings without overrides.
     own: ExchangeSettings,
     overrides: ExchangeOverrides,
@@ -99,7 +99,7 @@ impl Engine {
         });
     }
 
-    fn go_by(&self, change: impl FnOnce(&mut Said)) {
+    fn go_by(&self, change: impl FnOnce(&mut EffectiveSettings)) {
         let mut said = self.said.lock().expect("no panic while held");
         change(&mut said);
         let settings = said.overrides.settings_of(&self.node, said.own);

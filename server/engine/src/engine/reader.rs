@@ -16,7 +16,7 @@ use super::obtain::group;
 use super::run::RunState;
 use super::run::reading::{Outcome, Reading, WholeShard};
 use super::{Counters, Engine, EngineError, blocking};
-use crate::peers::{Effort, FetchRequest, PEER_PATIENCE, Purpose, SendHeader};
+use crate::peers::{FetchMode, FetchRequest, PEER_TIMEOUT, Purpose, SendHeader};
 
 /// How soon a peer that could not be reached is probed again.
 const PROBE_AGAIN: Duration = Duration::from_millis(50);
@@ -130,7 +130,7 @@ impl Engine {
         }
         let live = self.live_nodes();
         for (host, grains) in by_host.iter().filter(|(host, _)| **host != self.node && live.contains(host)) {
-            let request = run.request(epoch, &grains[..1], Effort::Probe);
+            let request = run.request(epoch, &grains[..1], FetchMode::Probe);
             let request = FetchRequest { generation: placement.generation, ..request };
             if self.probe(run, host, request).await {
                 return false;
@@ -154,10 +154,10 @@ impl Engine {
         if !self.talks(host) {
             return false;
         }
-        match timeout(PEER_PATIENCE, ask).await {
+        match timeout(PEER_TIMEOUT, ask).await {
             Ok(has) => has,
             Err(_) => {
-                self.health.unanswered(host, PEER_PATIENCE);
+                self.health.unanswered(host, PEER_TIMEOUT);
                 self.fell_silent(run, host);
                 false
             }

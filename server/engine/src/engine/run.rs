@@ -26,8 +26,8 @@ use super::epochs::Epochs;
 use super::misses::Misses;
 use super::timeline::Stretches;
 use crate::cache::{Class, resting_bytes};
-use crate::peers::{Effort, FetchRequest};
-use keeping::Keeping;
+use crate::peers::{FetchMode, FetchRequest};
+use keeping::KeptGrains;
 use known_shards::KnownShards;
 use outbox::Outbox;
 use reading::Reading;
@@ -71,7 +71,7 @@ pub(crate) struct RunState {
     /// How the ranks that read here get their grains.
     transports: Mutex<BTreeMap<u32, Transport>>,
     /// The grains kept here, where there is no room for all.
-    pub(super) keeping: Keeping,
+    pub(super) keeping: KeptGrains,
 }
 
 /// Grains that leave with this number of parts of an exchange lie apart.
@@ -128,7 +128,7 @@ impl Progress {
 
 impl RunState {
     /// A request for `grains` to another node.
-    pub(crate) fn request(&self, epoch: u32, grains: &[GrainNo], effort: Effort) -> FetchRequest {
+    pub(crate) fn request(&self, epoch: u32, grains: &[GrainNo], effort: FetchMode) -> FetchRequest {
         FetchRequest {
             run: self.record.id.clone(),
             version: self.record.version,
@@ -168,7 +168,7 @@ impl RunState {
             outbox: Mutex::default(),
             removed: CancellationToken::new(),
             transports: Mutex::default(),
-            keeping: Keeping::default(),
+            keeping: KeptGrains::default(),
         }
     }
 

@@ -9,7 +9,7 @@ use tracing::{debug, info};
 
 use super::Engine;
 use super::run::RunState;
-use crate::peers::{Effort, PEER_PATIENCE};
+use crate::peers::{FetchMode, PEER_TIMEOUT};
 
 /// How soon a silent peer is asked something small again.
 const ASK_AGAIN: Duration = Duration::from_millis(500);
@@ -28,12 +28,11 @@ impl Engine {
         }
         info!(peer = %node, "a peer is silent; it is left alone until it answers");
         let (engine, node) = (Arc::clone(self), node.clone());
-        let small = run.request(0, &[GrainNo(0)], Effort::Probe);
+        let small = run.request(0, &[GrainNo(0)], FetchMode::Probe);
         self.tasks.spawn(async move {
             let until_it_talks = async {
                 while engine.live_nodes().contains(&node) {
-                    if let Ok(Ok(_)) = timeout(PEER_PATIENCE, engine.peers.fetch(&node, small.clone())).await
-                    {
+                    if let Ok(Ok(_)) = timeout(PEER_TIMEOUT, engine.peers.fetch(&node, small.clone())).await {
                         break;
                     }
                     sleep(ASK_AGAIN).await;

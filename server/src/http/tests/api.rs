@@ -10,7 +10,7 @@ use shardd_api::problem::TABLE;
 use super::*;
 
 /// The limit of waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server with a dataset `d` of a few commits, tags, and a plan over the last version.
 fn filled() -> (Server, Value) {
@@ -167,7 +167,7 @@ fn lists_come_in_pages_and_clients_put_them_together() {
         assert_eq!(whole.as_array().map(Vec::len), Some(count), "{path}");
         let url = format!("{}?limit=2", server.url(path));
         let paged: Vec<Value> =
-            shardd_store::http::HttpClient::new(PATIENCE).get_list(&url, usize::MAX).expect("pages");
+            shardd_store::http::HttpClient::new(TIMEOUT).get_list(&url, usize::MAX).expect("pages");
         assert_eq!(Value::from(paged), whole, "{path}");
     }
     assert_eq!(server.catalog().log(&"d".parse().unwrap(), 2).expect("a log").len(), 2);
@@ -388,7 +388,7 @@ fn changes_are_told_as_they_happen_and_again_to_who_was_away() {
         if heard.recv_timeout(Duration::from_millis(100)).is_ok() {
             break;
         }
-        assert!(began.elapsed() < PATIENCE, "no event was sent");
+        assert!(began.elapsed() < TIMEOUT, "no event was sent");
     }
     let event = reader.join().expect("an event");
     let data: Value = serde_json::from_str(&event["data"]).expect("JSON");

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// The limit of waits.
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// The limits of these tests.
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -18,7 +18,7 @@ fn strict() -> Server {
 /// A connection on which `bytes` were sent.
 fn sent(server: &Server, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).expect("the server listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout");
     // The server may have refused before it has seen all.
     let _ = stream.write_all(bytes);
     stream
@@ -91,7 +91,7 @@ fn who_takes_nothing_of_the_answer_is_cut_off() {
     let cut = |text: &str| text.lines().any(|line| line == "shardd_http_connections 1");
     let began = Instant::now();
     while !cut(&server.metrics()) {
-        assert!(began.elapsed() < PATIENCE, "{}", server.metrics());
+        assert!(began.elapsed() < TIMEOUT, "{}", server.metrics());
         std::thread::yield_now();
     }
     assert!(answer(slow).len() < big.bytes.len());

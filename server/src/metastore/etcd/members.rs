@@ -18,7 +18,7 @@ use super::super::OpenError;
 use super::super::url::EtcdUrl;
 
 /// How long a call may take, whatever it meets. An etcd that lost its leader elects another in one or two seconds.
-const PATIENCE: Duration = Duration::from_secs(4);
+const TIMEOUT: Duration = Duration::from_secs(4);
 /// How long one member may take, at least, for something that another could be asked instead.
 const ATTEMPT: Duration = Duration::from_millis(1500);
 /// How long a connection may take to be made.
@@ -109,7 +109,7 @@ impl Members {
         request: R,
         call: impl Fn(Client, R) -> F,
     ) -> Result<T, Failure> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TIMEOUT;
         let mut unreached = 0;
         loop {
             let at = self.current.load(Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Members {
         call: impl FnOnce(Client) -> F,
     ) -> Result<T, Trouble> {
         let now = Instant::now();
-        let its_share = (PATIENCE / u32::try_from(self.members.len()).unwrap_or(u32::MAX)).max(ATTEMPT);
+        let its_share = (TIMEOUT / u32::try_from(self.members.len()).unwrap_or(u32::MAX)).max(ATTEMPT);
         // With a user, this asks etcd who that is; nothing else happens on the way.
         let connected = timeout_at(until.min(now + its_share), member.client(&self.options)).await;
         let client = match connected {

@@ -25,7 +25,7 @@ pub(super) const LARGEST_MEMBER: u64 = 1 << 30;
 /// Names and other facts of a member are shorter.
 const LONGEST_EXTENSION: u64 = 1 << 20;
 /// Most reads, when only names are wanted, are headers of half a KiB.
-const LOOK: usize = 8 << 10;
+const PEEK_BYTES: usize = 8 << 10;
 /// The unit of archives.
 const BLOCK: u64 = 512;
 
@@ -221,7 +221,7 @@ impl Walk<'_> {
         entries: Entries<'_, R>,
         mut visit: impl FnMut(&mut Member<'_>) -> Result<(), E>,
     ) -> Result<(), E> {
-        let (mut said, mut last, mut end) = (Said::default(), None::<String>, 0);
+        let (mut said, mut last, mut end) = (Extension::default(), None::<String>, 0);
         // The raw entries, as their reader would hold a name of any length in memory.
         for entry in entries.raw(true) {
             let last_name = last.as_deref();
@@ -371,13 +371,13 @@ fn hash(name: &str) -> u64 {
 
 /// The facts of the next member before its header.
 #[derive(Default)]
-struct Said {
+struct Extension {
     name: Option<Vec<u8>>,
     size: Option<u64>,
     is_sparse: bool,
 }
 
-impl Said {
+impl Extension {
     fn hear(&mut self, kind: EntryType, extension: &[u8]) {
         if kind.is_gnu_longname() {
             let end = extension.iter().position(|&byte| byte == 0).unwrap_or(extension.len());
@@ -441,7 +441,7 @@ impl Read for Looking {
         if ready.is_empty() {
             self.buffered_from = self.position;
             self.buffer.clear();
-            self.input.read_from(self.position).take(LOOK as u64).read_to_end(&mut self.buffer)?;
+            self.input.read_from(self.position).take(PEEK_BYTES as u64).read_to_end(&mut self.buffer)?;
             ready = &self.buffer;
         }
         let length = ready.len().min(out.len());

@@ -10,7 +10,7 @@ use shardd_tests::{Etcd, wait_until};
 use tokio::time::timeout;
 
 /// The limit of waits.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 fn open(url: &str) -> Arc<dyn Metastore> {
     match url.parse() {
@@ -68,13 +68,13 @@ async fn a_wait_for_what_was_compacted_away_wakes() {
         store.put("there/k", vec![], Expected::Any, None).await.expect("puts");
     }
     etcd.compact();
-    let woken = timeout(PATIENCE, store.changed("here/", since)).await.expect("wakes").expect("answers");
+    let woken = timeout(TIMEOUT, store.changed("here/", since)).await.expect("wakes").expect("answers");
     assert!(woken > since);
     let now = store.list("here/").await.expect("lists").revision;
     let mut wait = store.changed("here/", now);
     assert!(futures::poll!(&mut wait).is_pending());
     store.put("here/k", vec![], Expected::Any, None).await.expect("puts");
-    assert!(timeout(PATIENCE, wait).await.expect("wakes").expect("answers") > now);
+    assert!(timeout(TIMEOUT, wait).await.expect("wakes").expect("answers") > now);
 }
 
 #[tokio::test]
@@ -206,7 +206,7 @@ async fn killing_the_leader_loses_no_acknowledged_write_and_makes_none_twice() {
             }
         }
     };
-    timeout(PATIENCE, follow).await.expect("the follower saw all");
+    timeout(TIMEOUT, follow).await.expect("the follower saw all");
     for writer in writers {
         writer.await.expect("every writer reached its end");
     }

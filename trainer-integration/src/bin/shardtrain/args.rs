@@ -1,7 +1,7 @@
 //! The flags of a training, and their translation for the library.
 
 use std::num::NonZeroU32;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;

@@ -31,7 +31,7 @@ use shardd_trainer::launch_env::{end_with, stop_on_signals};
 use shardd_trainer::record::{About, Purpose, Recording};
 use shardd_trainer::trace::{Tracer, node_events};
 use shardd_trainer::train::{
-    Legacy, OnBadStep, Outcome, Persistence, Progress, Start, TrainConfig, agree, train_with,
+    OnBadStep, Outcome, Persistence, Progress, Start, StateTransfer, TrainConfig, agree, train_with,
 };
 use shardd_trainer::weights::Weights;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
@@ -97,7 +97,7 @@ struct Group<'a> {
     /// Asks them to pause, where that can be.
     pause: Option<StopFlag>,
     /// This rank's state of the group before, and the place for its state of this one.
-    legacy: Option<Legacy>,
+    legacy: Option<StateTransfer>,
     /// How the groups were formed that this rank was in.
     history: Vec<Reforming>,
     /// Gets a call after every step, and at the end, and reports once how the group was formed.
@@ -312,7 +312,7 @@ impl<'a> Session<'a> {
         &self,
         args: &Args,
         collective: &mut dyn Collective,
-        legacy: &Legacy,
+        legacy: &StateTransfer,
     ) -> Result<Option<Checkpoint>, Failure> {
         let shelf = self.checkpoints.as_ref().map(|kept| &kept.shelf);
         let goes_back = args.guard().on_bad_step == OnBadStep::RollBack;

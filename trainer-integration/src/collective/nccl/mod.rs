@@ -21,7 +21,7 @@ use super::sums::all_reduce_in;
 use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
-use crate::stage::to_numbers;
+use crate::flat_block::to_numbers;
 
 /// The transport of gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use mio::{Events, Interest, Poll, Token};
 
-use super::standing::Standing;
+use super::group_state::GroupState;
 use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
 use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
@@ -64,7 +64,7 @@ impl Default for TcpOptions {
 /// A [`Collective`] between processes; see [`connect`].
 #[derive(Debug)]
 pub struct TcpCollective {
-    standing: Standing,
+    standing: GroupState,
     peers: Vec<Option<Peer>>,
     poll: Poll,
     events: Events,
@@ -94,7 +94,7 @@ fn assemble(
         });
     }
     let events = Events::with_capacity(2 * peers.len().max(1));
-    let standing = Standing::new(rank, hosts, timeout);
+    let standing = GroupState::new(rank, hosts, timeout);
     Ok(TcpCollective {
         standing,
         peers,

@@ -5,8 +5,8 @@ use std::time::Instant;
 
 use super::peer::Peer;
 use super::wire::{HEADER_BYTES, Header};
+use crate::collective::group_state::GroupState;
 use crate::collective::pieces::Pieces;
-use crate::collective::standing::Standing;
 use crate::collective::{CollectiveError, Incoming, Outgoing, Piece, Place, Sink};
 
 /// The messages that a rank sends and receives at once.
@@ -51,7 +51,7 @@ struct Receiving {
 
 impl<'t, 'a> Step<'t, 'a> {
     pub(super) fn new(
-        standing: &Standing,
+        standing: &GroupState,
         outgoing: &[Outgoing<'t>],
         incoming: &'t mut [Incoming<'a>],
     ) -> Step<'t, 'a> {
@@ -112,7 +112,7 @@ impl<'t, 'a> Step<'t, 'a> {
         &mut self,
         rank: usize,
         peer: &mut Peer,
-        standing: &mut Standing,
+        standing: &mut GroupState,
     ) -> Result<bool, CollectiveError> {
         let sending = &mut self.sending[rank];
         if sending.frame.is_none() {
@@ -156,7 +156,7 @@ impl<'t, 'a> Step<'t, 'a> {
         &mut self,
         rank: usize,
         peer: &mut Peer,
-        standing: &mut Standing,
+        standing: &mut GroupState,
     ) -> Result<bool, CollectiveError> {
         let receiving = &mut self.receiving[rank];
         if receiving.held.is_some() {

@@ -11,7 +11,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use crate::collective::CollectiveError;
-use crate::collective::standing::Standing;
+use crate::collective::group_state::GroupState;
 
 #[derive(Debug)]
 pub(super) struct Mailbox {
@@ -59,9 +59,9 @@ impl Mailbox {
     /// `act` fails or a receiver will not come, nothing is lent any more.
     pub(super) fn lending<R>(
         &self,
-        standing: &mut Standing,
+        standing: &mut GroupState,
         messages: &[Vec<&[u8]>],
-        act: impl FnOnce(&mut Standing) -> Result<R, CollectiveError>,
+        act: impl FnOnce(&mut GroupState) -> Result<R, CollectiveError>,
     ) -> Result<R, CollectiveError> {
         let (rank, operation) = (standing.rank, standing.operation());
         // However this ends, its drop withdraws the rest before the borrow of `messages` does.
@@ -86,7 +86,7 @@ impl Mailbox {
     /// Waits for what one of these ranks lends, whichever does first.
     pub(super) fn borrow_any(
         &self,
-        standing: &mut Standing,
+        standing: &mut GroupState,
         from: &[usize],
         since: Instant,
     ) -> Result<Loan<'_>, CollectiveError> {
@@ -103,7 +103,7 @@ impl Mailbox {
     /// Waits until all of these ranks lend something. Nothing is on loan while it waits, so that a rank that gives up can.
     pub(super) fn borrow_all(
         &self,
-        standing: &mut Standing,
+        standing: &mut GroupState,
         from: &[usize],
         since: Instant,
     ) -> Result<Vec<Loan<'_>>, CollectiveError> {
@@ -134,7 +134,7 @@ impl Mailbox {
     fn wait<'s>(
         &self,
         state: MutexGuard<'s, State>,
-        standing: &Standing,
+        standing: &GroupState,
         missing: &[usize],
     ) -> Result<MutexGuard<'s, State>, CollectiveError> {
         if let Some(why) = state.first_cause(missing) {
@@ -178,7 +178,7 @@ impl Lending<'_> {
     }
 
     /// Waits until every rank has read its message.
-    fn wait(&self, standing: &Standing) -> Result<(), CollectiveError> {
+    fn wait(&self, standing: &GroupState) -> Result<(), CollectiveError> {
         let mut state = self.mailbox.state();
         loop {
             let left = self.left(&state);

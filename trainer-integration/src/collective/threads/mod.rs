@@ -5,8 +5,8 @@ mod lend;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::group_state::GroupState;
 use super::pieces::Pieces;
-use super::standing::Standing;
 use super::{
     Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Piece, Place, Sink,
 };
@@ -15,7 +15,7 @@ use lend::{Loan, Mailbox};
 /// A [`Collective`] between threads; see [`world`] and [`spawn`].
 #[derive(Debug)]
 pub struct ThreadCollective {
-    standing: Standing,
+    standing: GroupState,
     mailbox: Arc<Mailbox>,
 }
 
@@ -28,7 +28,7 @@ pub fn world(ranks: u32, timeout: Duration) -> Vec<ThreadCollective> {
 pub fn world_on(hosts: &[u32], timeout: Duration) -> Vec<ThreadCollective> {
     let mailbox = Arc::new(Mailbox::new(hosts.len()));
     let member = |rank| ThreadCollective {
-        standing: Standing::new(rank, hosts.to_vec(), timeout),
+        standing: GroupState::new(rank, hosts.to_vec(), timeout),
         mailbox: Arc::clone(&mailbox),
     };
     (0..hosts.len()).map(member).collect()
@@ -155,7 +155,7 @@ impl ThreadCollective {
 
 /// Checks lent messages and copies those that are not for the sink.
 fn take(
-    standing: &Standing,
+    standing: &GroupState,
     loan: &Loan<'_>,
     expected: &[usize],
     incoming: &mut [Incoming<'_>],

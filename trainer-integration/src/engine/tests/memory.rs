@@ -5,7 +5,7 @@ use std::cell::Cell;
 use burn::tensor::Gradients;
 
 use super::*;
-use crate::stage::{Loaded, Stage, Use};
+use crate::flat_block::{FlatBlock, Loaded, Use};
 use crate::weights::{Buffer, Parameter};
 
 /// In which pass the memory is at its end.
@@ -18,12 +18,12 @@ enum At {
 /// A stage on a device that holds at most a number of rows.
 #[derive(Debug)]
 struct Tight {
-    stage: Box<dyn Stage>,
+    stage: Box<dyn FlatBlock>,
     most: usize,
     at: At,
 }
 
-impl Stage for Tight {
+impl FlatBlock for Tight {
     fn parameters(&self) -> &[Parameter] {
         self.stage.parameters()
     }

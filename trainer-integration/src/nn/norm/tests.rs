@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
 use super::*;
+use crate::flat_block::to_numbers;
 use crate::random::Key;
-use crate::stage::to_numbers;
 
 fn pass(is_training: bool) -> Pass {
     Pass::new(is_training.then(|| Key::new(0)), BTreeMap::new(), None)

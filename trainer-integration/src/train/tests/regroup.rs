@@ -76,7 +76,7 @@ impl StepSource for Failing {
 /// was handed anything, and its outcome.
 fn group(
     config: &TrainConfig,
-    ranks: &[Legacy],
+    ranks: &[StateTransfer],
     until: Until,
 ) -> Vec<(Option<u64>, Result<Outcome, TrainError>)> {
     let world = ranks.len() as u32;
@@ -132,8 +132,8 @@ fn delivered_in(steps: u64) -> Deliveries {
     delivered
 }
 
-fn nobodys(count: usize) -> Vec<Legacy> {
-    (0..count).map(|_| Legacy::default()).collect()
+fn nobodys(count: usize) -> Vec<StateTransfer> {
+    (0..count).map(|_| StateTransfer::default()).collect()
 }
 
 /// Adam, and a model without running statistics.
@@ -142,7 +142,7 @@ fn without_statistics() -> TrainConfig {
     TrainConfig { model, optimizer: Optimizer::adamw(0.1), rate: 1e-3, clip: Some(1.0), ..config() }
 }
 
-fn ends_like(whole: &Trained, config: &TrainConfig, ranks: &[Legacy], step: Option<u64>) {
+fn ends_like(whole: &Trained, config: &TrainConfig, ranks: &[StateTransfer], step: Option<u64>) {
     for (from, outcome) in group(config, ranks, Until::TheEnd) {
         let Ok(Outcome::Trained(trained)) = outcome else { panic!("{outcome:?}") };
         assert_eq!((from, trained.digest), (step, whole.digest), "{:?}", config.slicing);
@@ -187,7 +187,7 @@ fn groups_that_pause_hand_over_all_there_is_without_a_store() {
 fn those_that_are_left_go_on_if_they_have_every_number() {
     let config = without_statistics();
     let whole = on_threads(1, &config).remove(0);
-    let lose = |config: &TrainConfig, mut ranks: Vec<Legacy>, lost: u32, after: u64| {
+    let lose = |config: &TrainConfig, mut ranks: Vec<StateTransfer>, lost: u32, after: u64| {
         for (rank, (_, outcome)) in (0..).zip(group(config, &ranks, Until::Lost(lost, after))) {
             match outcome {
                 Err(TrainError::Source(_)) => assert_eq!(rank, lost),

@@ -9,7 +9,7 @@ use shardfmt::{Digest, Manifest, Operation, ShardWriter};
 
 use super::*;
 use crate::catalog::{CommitNote, GcOptions, TagExpected};
-use crate::metastore::{CopiedEntry, CopyShelf, Keeper, MemoryMetastore, MetadataCopy};
+use crate::metastore::{CopiedEntry, CopyShelf, MemoryMetastore, MetadataCopy, MetastoreAddress};
 use crate::origin::Origin;
 
 const WRITE: RecoverOptions = RecoverOptions { dry_run: false };
@@ -59,7 +59,7 @@ impl CatalogBackend {
             revision: entry.revision,
             value: entry.value,
         };
-        let keeper = Keeper {
+        let keeper = MetastoreAddress {
             node: "n1".parse().expect("a name"),
             http: "http://127.0.0.1:1".to_owned(),
             quic: "127.0.0.1:1".parse().expect("an address"),

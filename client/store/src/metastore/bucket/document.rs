@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 
-use super::super::records::{Counter, LeaseRecord};
+use super::super::records::{LeaseRecord, RevisionRecord};
 use super::super::{Entry, Expected, LeaseId, Listing, MetaError};
 
 /// How many writes are remembered by their marks: more than can happen while one of them is found out about.
@@ -14,7 +14,7 @@ const MARKS_REMEMBERED: usize = 256;
 /// Everything there is.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Document {
-    counter: Counter,
+    counter: RevisionRecord,
     /// How often it was written.
     writes: u64,
     /// The marks of the last writes, the newest at the end. Each is as good as unique.
@@ -64,7 +64,7 @@ const FAR: u64 = 1 << 62;
 impl Document {
     /// Refuses numbers that cannot be counted on from.
     pub(super) fn checked(self) -> Result<Document, String> {
-        let Counter { revision, last_lease, forgotten, .. } = self.counter;
+        let RevisionRecord { revision, last_lease, forgotten, .. } = self.counter;
         match [revision, last_lease, forgotten, self.writes].iter().all(|count| *count < FAR) {
             true => Ok(self),
             false => Err("its counters are too high to be true".to_owned()),

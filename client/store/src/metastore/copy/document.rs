@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Keeper;
+use super::MetastoreAddress;
 
 /// The metadata of a cluster at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -10,7 +10,7 @@ pub struct MetadataCopy {
     /// Counts the nodes that have kept the metadata one after the other, from 1.
     pub epoch: u64,
     /// The node that keeps it in this epoch.
-    pub keeper: Keeper,
+    pub keeper: MetastoreAddress,
     /// The revision of the last change to the copied keys.
     pub settled: u64,
     /// The revision of the metadata then.

@@ -30,7 +30,7 @@ const MAX_BYTES: u64 = 1 << 30;
 
 /// The node that keeps a cluster's metadata, and where it is reached.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Keeper {
+pub struct MetastoreAddress {
     /// The node.
     pub node: NodeId,
     /// Where its HTTP API is, as URL.

@@ -4,7 +4,7 @@ use tempfile::TempDir;
 use super::*;
 
 fn copy(epoch: u64, node: &str, settled: u64) -> MetadataCopy {
-    let keeper = Keeper {
+    let keeper = MetastoreAddress {
         node: node.parse().expect("a name"),
         http: "http://127.0.0.1:1".to_owned(),
         quic: "127.0.0.1:2".parse().expect("an address"),

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 
 use super::records::{self, KeyRecord};
 use crate::durable;
-use crate::metastore::records::{Counter, LeaseRecord, decode, encode};
+use crate::metastore::records::{LeaseRecord, RevisionRecord, decode, encode};
 use crate::metastore::{Entry, Expected, LeaseId, Listing, MetaError};
 
 const COUNTER: &str = "counter";
@@ -87,10 +87,10 @@ impl Directory {
         fs::remove_dir(&self.root)
     }
 
-    fn read_counter(&self) -> Result<Counter, MetaError> {
+    fn read_counter(&self) -> Result<RevisionRecord, MetaError> {
         match self.read(&self.root.join(COUNTER))? {
             Some(bytes) => decode(&bytes).map_err(|reason| self.damaged(COUNTER, reason)),
-            None => Ok(Counter::default()),
+            None => Ok(RevisionRecord::default()),
         }
     }
 
@@ -128,7 +128,7 @@ enum Hold {
 pub(super) struct Locked<'a> {
     at: &'a Directory,
     hold: Hold,
-    counter: Counter,
+    counter: RevisionRecord,
     now: SystemTime,
     /// Leases that have lapsed and are still there, as this process may only read. Their keys are not.
     lapsed: BTreeSet<LeaseId>,

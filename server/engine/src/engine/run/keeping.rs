@@ -16,7 +16,7 @@ pub(crate) type News = (u64, u64);
 
 /// The kept grains of a run, by epoch, and those not kept although chosen.
 #[derive(Debug, Default)]
-pub(crate) struct Keeping {
+pub(crate) struct KeptGrains {
     state: Mutex<State>,
     /// Held while segments of departed grains are dropped or replaced.
     pub(crate) letting_go: Mutex<()>,
@@ -36,7 +36,7 @@ struct State {
     no_room: BTreeMap<u32, HashSet<GrainNo>>,
 }
 
-impl Keeping {
+impl KeptGrains {
     /// The choice for an epoch, if it was made by this news.
     pub(crate) fn chosen(&self, epoch: u32, news: News) -> Option<Arc<Kept>> {
         let state = self.state();

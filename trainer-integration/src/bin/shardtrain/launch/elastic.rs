@@ -19,8 +19,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::roster::{Act, Roster, SIGNALLED};
-use super::verdict::{End, Rules};
+use super::membership::{Act, Membership, SIGNALLED};
+use super::restart_policy::{End, Rules};
 use super::{Failure, Launch, Order, RankSettings, Signals, free_address, tend};
 
 /// Words of members that wait to be heard.
@@ -32,7 +32,7 @@ pub(super) async fn supervise(launch: &Launch, settings: &RankSettings) -> Resul
     let mut launcher = Launcher::new(
         launch,
         settings,
-        Roster::new(rules, launch.respawn_after.is_some(), settings.multiple),
+        Membership::new(rules, launch.respawn_after.is_some(), settings.multiple),
     )?;
     for seat in 0..launch.nproc {
         launcher.start(seat, false)?;
@@ -51,7 +51,7 @@ enum Heard {
 struct Launcher<'a> {
     launch: &'a Launch,
     settings: &'a RankSettings,
-    roster: Roster,
+    roster: Membership,
     signals: Signals,
     /// Asks for ranks that are missing.
     recalls: Signal,
@@ -81,7 +81,11 @@ struct Process {
 }
 
 impl<'a> Launcher<'a> {
-    fn new(launch: &'a Launch, settings: &'a RankSettings, roster: Roster) -> Result<Launcher<'a>, Failure> {
+    fn new(
+        launch: &'a Launch,
+        settings: &'a RankSettings,
+        roster: Membership,
+    ) -> Result<Launcher<'a>, Failure> {
         let folder = tempfile::Builder::new().prefix("shardtrain-").tempdir()?;
         let path = folder.path().join("launcher");
         let listener = UnixListener::bind(&path).map_err(|error| {

@@ -5,8 +5,8 @@
 //! in `verdict.rs`; here are processes and signals.
 
 mod elastic;
-mod roster;
-mod verdict;
+mod membership;
+mod restart_policy;
 
 use std::error::Error;
 use std::io;
@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::{Args, UsageError};
-use verdict::{End, Rules, Verdict};
+use restart_policy::{End, Rules, Verdict};
 
 /// Start the ranks of a training on this machine, and restart them after failures
 #[derive(clap::Args, Debug)]

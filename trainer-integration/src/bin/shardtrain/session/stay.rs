@@ -8,7 +8,7 @@ use std::time::Instant;
 use shardd_trainer::collective::tcp::TcpOptions;
 use shardd_trainer::elastic::{Left, Member, Place, Reforming, Slot};
 use shardd_trainer::launch_env::OTHERS_ARE_GONE;
-use shardd_trainer::train::{Legacy, Progress};
+use shardd_trainer::train::{Progress, StateTransfer};
 
 use super::{Ended, Failure, GoingOn, Group, Session, join_as};
 use crate::args::Args;
@@ -27,7 +27,7 @@ pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
     args.check()?;
     let named = Named { report: args.report.take(), progress: args.progress.take() };
     let session = Session::open(args, None)?;
-    let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, Legacy::default());
+    let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, StateTransfer::default());
     let (mut left, mut lost, has_begun) = (Left::New, None, Cell::new(false));
     while let Some(seat) = member.ask(left)? {
         named.apply(args, &seat.place);
@@ -85,7 +85,7 @@ fn train(
     seat: &Slot,
     member: &mut Member,
     last: &mut Last,
-    legacy: &Legacy,
+    legacy: &StateTransfer,
     has_begun: &Cell<bool>,
 ) -> Result<Ended, Failure> {
     let Place { generation, ref history, .. } = seat.place;

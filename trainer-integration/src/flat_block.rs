@@ -7,11 +7,11 @@ use burn::module::{Flag, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
 
 use crate::block::{Block, Pass};
-use crate::flow::{Part, from_parts, parts_of};
+use crate::tensor_tree::{Part, from_parts, parts_of};
 use crate::weights::{Buffer, Parameter};
 
 /// A [`Block`] without its types.
-pub trait Stage: Send + Debug {
+pub trait FlatBlock: Send + Debug {
     /// Its parameters in the order of its flat buffer: first those that are trained, then those that are frozen.
     fn parameters(&self) -> &[Parameter];
 
@@ -82,16 +82,16 @@ pub trait Loaded: Debug {
 }
 
 /// Makes a stage of a block.
-pub(crate) fn stage(block: impl Block, name: &str) -> Box<dyn Stage> {
+pub(crate) fn stage(block: impl Block, name: &str) -> Box<dyn FlatBlock> {
     Box::new(ModuleStage::new(block, name))
 }
 
 /// The role of each float tensor of a module, in the order in which burn visits them.
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// Of [`Stage::parameters`].
+    /// Of [`FlatBlock::parameters`].
     Parameter(usize),
-    /// Of [`Stage::buffers`].
+    /// Of [`FlatBlock::buffers`].
     Buffer(usize),
 }
 
@@ -188,7 +188,7 @@ impl<B: Block> ModuleStage<B> {
     }
 }
 
-impl<B: Block> Stage for ModuleStage<B> {
+impl<B: Block> FlatBlock for ModuleStage<B> {
     fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }

@@ -23,7 +23,7 @@ const EPOCHS: u32 = 4;
 /// Samples of a step, of all ranks.
 const STEP: u64 = 30;
 /// A node gives a grain within this, whatever has become of the others.
-const PATIENCE: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(180);
 /// The seeds that every run of the tests goes through.
 const SEEDS: std::ops::Range<u64> = 0..200;
 
@@ -69,7 +69,7 @@ const FAULTS: [Fault; 16] = [
 
 /// The outcome of a story.
 #[derive(Debug, Default)]
-struct Told {
+struct Outcome {
     faults: BTreeMap<Fault, u32>,
     virtual_time: Duration,
     datagrams: u64,
@@ -77,16 +77,16 @@ struct Told {
     origin: f64,
 }
 
-struct Story {
+struct Scenario {
     world: World,
     dice: Dice,
-    told: Told,
+    told: Outcome,
     run: RunId,
     ranks: u32,
 }
 
-impl Story {
-    async fn tell(seed: u64) -> Told {
+impl Scenario {
+    async fn tell(seed: u64) -> Outcome {
         let began = Instant::now();
         let mut dice = Dice::new(seed);
         let nodes = 1 + dice.below(MOST_NODES);
@@ -94,7 +94,7 @@ impl Story {
         let ranks = [1, 2, 4][dice.below(3)];
         let world = World::new(Net::new(Dice::new(dice.next())), nodes, q).await;
         let run: RunId = "sim".parse().expect("a good name");
-        let mut story = Story { world, dice, told: Told::default(), run, ranks };
+        let mut story = Scenario { world, dice, told: Outcome::default(), run, ranks };
         story.begin().await;
         for epoch in 0..EPOCHS {
             // The last one is quiet: what faults have left behind must not last.
@@ -104,7 +104,7 @@ impl Story {
             }
             story.read_epoch(epoch, rate).await;
         }
-        let Story { world, mut told, .. } = story;
+        let Scenario { world, mut told, .. } = story;
         let counts = world.net.counts();
         (told.datagrams, told.lost) = (counts.sent, counts.lost);
         told.origin = world.origin_bytes() as f64 / DATA.manifest.bytes() as f64;
@@ -167,7 +167,7 @@ impl Story {
         for attempt in 0.. {
             let running = self.world.running();
             let own = running[rank as usize % running.len()];
-            let view = timeout(PATIENCE, self.world.engine(own).view(&self.run)).await;
+            let view = timeout(TIMEOUT, self.world.engine(own).view(&self.run)).await;
             let placement = view.ok().and_then(Result::ok).and_then(|view| view.placement);
             let host = placement.and_then(|placement| {
                 let number = self.world.number_of().get(placement.host(partition)).copied()?;
@@ -177,14 +177,14 @@ impl Story {
             let asked = if attempt == 0 { host.unwrap_or(own) } else { running[attempt % running.len()] };
             let engine = Arc::clone(self.world.engine(asked));
             let request = self.request(rank, at, grain, Transport::Files);
-            let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
+            let located = timeout(TIMEOUT, engine.locate(&self.run, request)).await;
             let located = located.unwrap_or_else(|_| panic!("grain {} hangs at {at:?}", grain.0));
             // A node that came during an outage of the metastore does not know the run yet: another one does,
             // or it will.
             let (reply, inline) = match located {
                 Ok(located) => located,
                 Err(error) => {
-                    assert!(began.elapsed() < PATIENCE, "grain {} is not given at {at:?}: {error}", grain.0);
+                    assert!(began.elapsed() < TIMEOUT, "grain {} is not given at {at:?}: {error}", grain.0);
                     tokio::time::sleep(Duration::from_millis(100)).await;
                     self.mend_if_nobody_knows().await;
                     continue;
@@ -227,7 +227,7 @@ impl Story {
         for number in self.world.running() {
             let request = self.request(rank, at, grain, Transport::Stream);
             let engine = self.world.engine(number);
-            let located = timeout(PATIENCE, engine.locate(&self.run, request)).await;
+            let located = timeout(TIMEOUT, engine.locate(&self.run, request)).await;
             if let Ok(Ok((_, inline))) = located
                 && let Some(bytes) = inline.first()
             {
@@ -356,14 +356,14 @@ struct Watchdog(mpsc::SyncSender<u64>);
 
 impl Watchdog {
     /// Real time that a seed may take, on a machine that does much else.
-    const PATIENCE: Duration = Duration::from_secs(120);
+    const TIMEOUT: Duration = Duration::from_secs(120);
 
     fn new() -> Watchdog {
         let (tell, told) = mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let mut seed = None;
             loop {
-                match told.recv_timeout(Self::PATIENCE) {
+                match told.recv_timeout(Self::TIMEOUT) {
                     Ok(next) => seed = Some(next),
                     Err(mpsc::RecvTimeoutError::Disconnected) => return,
                     Err(mpsc::RecvTimeoutError::Timeout) => break,
@@ -406,7 +406,7 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
     let began = std::time::Instant::now();
-    let mut all = Told::default();
+    let mut all = Outcome::default();
     let seeds = seeds();
     let count = seeds.end - seeds.start;
     if std::env::var_os("SHARDD_SIM_LOG").is_some() {
@@ -423,7 +423,7 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
                 .start_paused(true)
                 .build()
                 .expect("a runtime");
-            runtime.block_on(Story::tell(seed))
+            runtime.block_on(Scenario::tell(seed))
         });
         let Ok(told) = told else { panic!("seed {seed} fails: {}", replay(seed)) };
         if let Some((last, faults)) = before.replace((seed, told.faults.clone()))
@@ -460,7 +460,7 @@ fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
     runtime.expect("a runtime").block_on(async {
         let world = World::new(Net::new(Dice::new(7)), 4, "1").await;
         let run: RunId = "sim".parse().expect("a good name");
-        let mut story = Story { world, dice: Dice::new(7), told: Told::default(), run, ranks: 4 };
+        let mut story = Scenario { world, dice: Dice::new(7), told: Outcome::default(), run, ranks: 4 };
         story.begin().await;
         story.read_epoch(0, 0.0).await;
         goes_wrong(&story.world);
@@ -468,7 +468,7 @@ fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
             story.read_epoch(epoch, 0.0).await;
         }
         tokio::time::sleep(Duration::from_secs(85)).await;
-        let troubles = |story: &Story, of: usize| {
+        let troubles = |story: &Scenario, of: usize| {
             let nodes = story.world.engine(of).node_states().into_iter();
             let named = nodes.filter(|node| !node.troubles.is_empty()).map(|node| {
                 (node.record.id.to_string(), node.troubles.iter().map(|trouble| trouble.what).collect())

@@ -9,7 +9,7 @@ use super::{Among, CollectiveError};
 pub(super) const OF_TWO: u64 = u64::MAX;
 
 #[derive(Debug)]
-pub(super) struct Standing {
+pub(super) struct GroupState {
     pub(super) rank: usize,
     pub(super) world: usize,
     pub(super) hosts: Vec<u32>,
@@ -25,11 +25,11 @@ pub(super) struct Standing {
     heard: Vec<bool>,
 }
 
-impl Standing {
-    pub(super) fn new(rank: usize, hosts: Vec<u32>, timeout: Duration) -> Standing {
+impl GroupState {
+    pub(super) fn new(rank: usize, hosts: Vec<u32>, timeout: Duration) -> GroupState {
         let world = hosts.len();
         assert!(rank < world, "rank {rank} outside world of {world}");
-        Standing {
+        GroupState {
             rank,
             world,
             hosts,
@@ -78,7 +78,7 @@ impl Standing {
     /// A rank that a message can be for, or from.
     #[track_caller]
     pub(super) fn check_other(&self, other: u32) {
-        let Standing { rank, world, .. } = *self;
+        let GroupState { rank, world, .. } = *self;
         assert!((other as usize) < world, "rank {other} outside world of {world}");
         assert!(other as usize != rank, "rank {rank} has no messages for itself");
     }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use shardd_trainer::elastic::Left;
 
-use super::verdict::{End, Rules, Verdict};
+use super::restart_policy::{End, Rules, Verdict};
 
 /// An action of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum Act {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+enum MemberState {
     /// Started, and silent so far.
     Starting,
     /// Wants a place.
@@ -42,12 +42,12 @@ enum Standing {
 #[derive(Clone, Debug)]
 struct Member {
     seat: u32,
-    standing: Standing,
+    standing: MemberState,
 }
 
 /// The members of a launch.
 #[derive(Clone, Debug)]
-pub(super) struct Roster {
+pub(super) struct Membership {
     rules: Rules,
     /// Whether members that have ended are replaced.
     returns: bool,
@@ -66,9 +66,9 @@ pub(super) struct Roster {
     is_over: bool,
 }
 
-impl Roster {
-    pub(super) fn new(rules: Rules, returns: bool, multiple: u32) -> Roster {
-        Roster {
+impl Membership {
+    pub(super) fn new(rules: Rules, returns: bool, multiple: u32) -> Membership {
+        Membership {
             rules,
             returns,
             multiple: multiple.max(1),
@@ -92,7 +92,7 @@ impl Roster {
     /// A process is started for this seat: its number.
     pub(super) fn start(&mut self, seat: u32, is_return: bool) -> u32 {
         let number = self.members.len() as u32;
-        self.members.insert(number, Member { seat, standing: Standing::Starting });
+        self.members.insert(number, Member { seat, standing: MemberState::Starting });
         if is_return {
             self.returning -= 1;
         } else {
@@ -104,7 +104,7 @@ impl Roster {
     /// Those whose processes have not ended.
     pub(super) fn living(&self) -> Vec<u32> {
         let lives = |(number, member): (&u32, &Member)| {
-            (!matches!(member.standing, Standing::Ended(_))).then_some(*number)
+            (!matches!(member.standing, MemberState::Ended(_))).then_some(*number)
         };
         self.members.iter().filter_map(lives).collect()
     }
@@ -112,12 +112,12 @@ impl Roster {
     /// Those that have sent nothing yet.
     pub(super) fn starting(&self) -> Vec<u32> {
         let living = self.living().into_iter();
-        living.filter(|number| *self.standing(*number) == Standing::Starting).collect()
+        living.filter(|number| *self.standing(*number) == MemberState::Starting).collect()
     }
 
     /// Whether this one waits for an answer.
     pub(super) fn asks(&self, number: u32) -> bool {
-        self.members.get(&number).is_some_and(|member| matches!(member.standing, Standing::Asks(_)))
+        self.members.get(&number).is_some_and(|member| matches!(member.standing, MemberState::Asks(_)))
     }
 
     /// A member wants a place; one that has ended may have asked before, and is ignored.
@@ -125,13 +125,13 @@ impl Roster {
         if !self.living().contains(&number) {
             return Vec::new();
         }
-        self.stand(number, Standing::Asks(left));
+        self.stand(number, MemberState::Asks(left));
         self.next()
     }
 
     /// A member's process has ended.
     pub(super) fn ended(&mut self, number: u32, end: End) -> Vec<Act> {
-        self.stand(number, Standing::Ended(end));
+        self.stand(number, MemberState::Ended(end));
         let mut acts = Vec::new();
         let is_newcomer = !self.group.contains(&number);
         if is_newcomer && end != End::Code(0) {
@@ -176,19 +176,19 @@ impl Roster {
         self.group.iter().copied().filter(|number| self.is_placed(*number)).collect()
     }
 
-    fn stand(&mut self, number: u32, standing: Standing) {
+    fn stand(&mut self, number: u32, standing: MemberState) {
         if let Some(member) = self.members.get_mut(&number) {
             member.standing = standing;
         }
     }
 
-    fn standing(&self, number: u32) -> &Standing {
+    fn standing(&self, number: u32) -> &MemberState {
         &self.members[&number].standing
     }
 
     /// Whether nothing has been heard of it since it was given its place, or was started.
     fn is_placed(&self, number: u32) -> bool {
-        matches!(self.standing(number), Standing::Placed | Standing::Starting)
+        matches!(self.standing(number), MemberState::Placed | MemberState::Starting)
     }
 
     /// Those that wait for a place and were not in the present group.
@@ -222,9 +222,9 @@ impl Roster {
     fn of_present(&mut self, is_in: usize) -> Vec<Act> {
         let (generation, placed) = (self.generation, self.late());
         let is_left = |number: &u32| match self.standing(*number) {
-            Standing::Ended(end) => *end != End::Code(0) || self.group[0] == *number,
-            Standing::Asks(left) => matches!(left, Left::Lost { .. }),
-            Standing::Starting | Standing::Placed => false,
+            MemberState::Ended(end) => *end != End::Code(0) || self.group[0] == *number,
+            MemberState::Asks(left) => matches!(left, Left::Lost { .. }),
+            MemberState::Starting | MemberState::Placed => false,
         };
         // Before the first group no rank is lost: those that are still opening their files are waited for.
         if !self.is_hurried && generation > 0 && self.group.iter().any(is_left) {
@@ -243,13 +243,13 @@ impl Roster {
     /// The next actions after the present group, all of which have asked or ended.
     fn of_next(&mut self) -> Vec<Act> {
         let end = |number: &u32| match self.standing(*number) {
-            Standing::Ended(end) => *end,
+            MemberState::Ended(end) => *end,
             // It could continue if the others could.
             _ => End::Code(i32::from(shardd_trainer::launch_env::OTHERS_ARE_GONE)),
         };
         let ends: Vec<End> = self.group.iter().map(end).collect();
-        let has_ended = |number: &u32| matches!(self.standing(*number), Standing::Ended(_));
-        let has_lost = |number: &u32| matches!(self.standing(*number), Standing::Asks(Left::Lost { .. }));
+        let has_ended = |number: &u32| matches!(self.standing(*number), MemberState::Ended(_));
+        let has_lost = |number: &u32| matches!(self.standing(*number), MemberState::Asks(Left::Lost { .. }));
         let is_unharmed = !self.group.iter().any(|number| has_ended(number) || has_lost(number));
         let mut cause = String::new();
         if !is_unharmed {
@@ -290,7 +290,7 @@ impl Roster {
         self.generation += 1;
         let world_before = if self.generation == 1 { 0 } else { self.group.len() as u32 };
         (self.is_paused, self.group) = (false, members.clone());
-        members.iter().for_each(|number| self.stand(*number, Standing::Placed));
+        members.iter().for_each(|number| self.stand(*number, MemberState::Placed));
         vec![Act::Form { generation: self.generation, members, world_before, cause }]
     }
 
@@ -317,14 +317,14 @@ impl Roster {
     /// Why the first of the present group that says so has lost the others.
     fn reason(&self) -> Option<&str> {
         self.group.iter().find_map(|number| match self.standing(*number) {
-            Standing::Asks(Left::Lost { reason }) => Some(&reason[..]),
+            MemberState::Asks(Left::Lost { reason }) => Some(&reason[..]),
             _ => None,
         })
     }
 
     /// Whether a member is still to come.
     fn is_awaited(&self) -> bool {
-        let is_starting = |member: &Member| member.standing == Standing::Starting;
+        let is_starting = |member: &Member| member.standing == MemberState::Starting;
         self.returning > 0 || self.members.values().any(is_starting)
     }
 
@@ -345,8 +345,8 @@ mod tests {
 
     const RULES: Rules = Rules { min_ranks: 2, max_restarts: 3, keeps_world: false };
 
-    fn roster(seats: u32, returns: bool, multiple: u32) -> Roster {
-        let mut roster = Roster::new(RULES, returns, multiple);
+    fn roster(seats: u32, returns: bool, multiple: u32) -> Membership {
+        let mut roster = Membership::new(RULES, returns, multiple);
         (0..seats).for_each(|seat| assert_eq!(roster.start(seat, false), seat));
         roster
     }
@@ -363,7 +363,7 @@ mod tests {
     }
 
     /// Four that have found together.
-    fn four(returns: bool, multiple: u32) -> Roster {
+    fn four(returns: bool, multiple: u32) -> Membership {
         let mut roster = roster(4, returns, multiple);
         for number in [2, 0, 3] {
             assert_eq!(roster.asked(number, Left::New), []);
@@ -506,13 +506,13 @@ mod tests {
             let (mut returning, mut is_over) = (Vec::new(), false);
             let mut group: Vec<u32> = Vec::new();
             let end = |kind: u8| [End::Signal(9), End::Code(0), End::Code(1), End::Code(3)][usize::from(kind)];
-            let mut check = |roster: &Roster, acts: Vec<Act>, returning: &mut Vec<u32>| {
+            let mut check = |roster: &Membership, acts: Vec<Act>, returning: &mut Vec<u32>| {
                 for act in acts {
                     assert!(!is_over, "nothing after the end");
                     match act {
                         Act::Form { members, .. } => {
                             assert!((members.len() as u32).is_multiple_of(multiple) && members.len() >= 2);
-                            assert!(members.iter().all(|it| *roster.standing(*it) == Standing::Placed));
+                            assert!(members.iter().all(|it| *roster.standing(*it) == MemberState::Placed));
                             let stayed = members.iter().filter(|it| group.contains(it));
                             let before = group.iter().filter(|it| members.contains(it));
                             assert!(stayed.eq(before), "in their order");
@@ -543,7 +543,7 @@ mod tests {
                     }
                     _ if roster.asks(number) => Vec::new(),
                     _ => {
-                        let is_new = *roster.standing(number) == Standing::Starting;
+                        let is_new = *roster.standing(number) == MemberState::Starting;
                         let left = if is_new { Left::New } else if roster.is_paused { Left::Paused } else { lost() };
                         roster.asked(number, left)
                     }

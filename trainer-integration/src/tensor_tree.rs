@@ -101,10 +101,10 @@ impl Part {
     }
 }
 
-/// Tensors that pass between blocks: a tensor of any rank and kind, a tuple of such, or a struct of them by [`flow!`](crate::flow!).
+/// Tensors that pass between blocks: a tensor of any rank and kind, a tuple of such, or a struct of them by [`tensor_tree!`](crate::tensor_tree!).
 ///
 /// Gradients flow back through float tensors.
-pub trait Flow: Sized + 'static {
+pub trait TensorTree: Sized + 'static {
     /// Takes it apart, in a fixed order.
     fn into_parts(self, parts: &mut Vec<Part>);
 
@@ -116,23 +116,23 @@ pub trait Flow: Sized + 'static {
 }
 
 /// All parts of it.
-pub(crate) fn parts_of(flow: impl Flow) -> Vec<Part> {
+pub(crate) fn parts_of(flow: impl TensorTree) -> Vec<Part> {
     let mut parts = Vec::new();
     flow.into_parts(&mut parts);
     parts
 }
 
 /// The value of these parts.
-pub(crate) fn from_parts<F: Flow>(parts: Vec<Part>) -> F {
+pub(crate) fn from_parts<F: TensorTree>(parts: Vec<Part>) -> F {
     let mut parts = parts.into_iter();
     let flow = F::from_parts(&mut parts);
     assert!(parts.next().is_none(), "more tensors than {}", std::any::type_name::<F>());
     flow
 }
 
-macro_rules! tensor_flow {
+macro_rules! tensor_leaf {
     ($kind:ident) => {
-        impl<const D: usize> Flow for Tensor<D, $kind> {
+        impl<const D: usize> TensorTree for Tensor<D, $kind> {
             fn into_parts(self, parts: &mut Vec<Part>) {
                 let shape = self.dims().to_vec();
                 let count: usize = shape.iter().product();
@@ -153,13 +153,13 @@ macro_rules! tensor_flow {
 }
 
 use burn::tensor::Float;
-tensor_flow!(Float);
-tensor_flow!(Int);
-tensor_flow!(Bool);
+tensor_leaf!(Float);
+tensor_leaf!(Int);
+tensor_leaf!(Bool);
 
-macro_rules! tuple_flow {
+macro_rules! tuple_tree {
     ($($name:ident $part:ident),+) => {
-        impl<$($name: Flow),+> Flow for ($($name,)+) {
+        impl<$($name: TensorTree),+> TensorTree for ($($name,)+) {
             fn into_parts(self, parts: &mut Vec<Part>) {
                 let ($($part,)+) = self;
                 $($part.into_parts(parts);)+
@@ -172,12 +172,12 @@ macro_rules! tuple_flow {
     };
 }
 
-tuple_flow!(A a);
-tuple_flow!(A a, B b);
-tuple_flow!(A a, B b, C c);
-tuple_flow!(A a, B b, C c, D d);
+tuple_tree!(A a);
+tuple_tree!(A a, B b);
+tuple_tree!(A a, B b, C c);
+tuple_tree!(A a, B b, C c, D d);
 
-/// Makes a struct of tensors a [`Flow`], field by field.
+/// Makes a struct of tensors a [`TensorTree`], field by field.
 ///
 /// ```
 /// use burn::tensor::{Int, Tensor};
@@ -186,19 +186,19 @@ tuple_flow!(A a, B b, C c, D d);
 ///     hidden: Tensor<3>,
 ///     places: Tensor<2, Int>,
 /// }
-/// shardd_trainer::flow!(Tokens { hidden, places });
+/// shardd_trainer::tensor_tree!(Tokens { hidden, places });
 /// ```
 #[macro_export]
-macro_rules! flow {
+macro_rules! tensor_tree {
     ($name:ident { $($field:ident),+ $(,)? }) => {
-        impl $crate::flow::Flow for $name {
-            fn into_parts(self, parts: &mut ::std::vec::Vec<$crate::flow::Part>) {
+        impl $crate::tensor_tree::TensorTree for $name {
+            fn into_parts(self, parts: &mut ::std::vec::Vec<$crate::tensor_tree::Part>) {
                 let $name { $($field),+ } = self;
-                $($crate::flow::Flow::into_parts($field, parts);)+
+                $($crate::tensor_tree::TensorTree::into_parts($field, parts);)+
             }
 
-            fn from_parts(parts: &mut ::std::vec::IntoIter<$crate::flow::Part>) -> Self {
-                $(let $field = $crate::flow::Flow::from_parts(parts);)+
+            fn from_parts(parts: &mut ::std::vec::IntoIter<$crate::tensor_tree::Part>) -> Self {
+                $(let $field = $crate::tensor_tree::TensorTree::from_parts(parts);)+
                 $name { $($field),+ }
             }
         }

@@ -78,7 +78,7 @@ fn two_stages_of_one_module_share_no_running_numbers() {
     let module = layers();
     let (one, other) = (stage(module.clone(), "one"), stage(module, "other"));
     let device = Device::flex();
-    let parameters = |stage: &dyn Stage| -> Vec<Tensor<1>> {
+    let parameters = |stage: &dyn FlatBlock| -> Vec<Tensor<1>> {
         let ones = |parameter: &Parameter| Tensor::ones([parameter.len()], &device);
         stage.parameters().iter().map(ones).collect()
     };

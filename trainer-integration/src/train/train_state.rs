@@ -11,9 +11,9 @@ use crate::progress::ProgressSoFar;
 
 /// Where a rank leaves its state of a training whose group has ended: shared by its clones.
 #[derive(Clone, Debug, Default)]
-pub struct Legacy(Arc<Mutex<Option<PeerCheckpoint>>>);
+pub struct StateTransfer(Arc<Mutex<Option<PeerCheckpoint>>>);
 
-impl Legacy {
+impl StateTransfer {
     /// The last state left, if no training has begun since.
     pub fn take(&self) -> Option<PeerCheckpoint> {
         self.lock().take()
@@ -30,7 +30,7 @@ impl Legacy {
 }
 
 /// The state of a training after a step.
-pub(super) struct Course {
+pub(super) struct TrainState {
     pub(super) engine: Engine,
     pub(super) account: Account,
     pub(super) guard: Guard,
@@ -40,7 +40,7 @@ pub(super) struct Course {
     pub(super) is_whole: bool,
 }
 
-impl Course {
+impl TrainState {
     /// This rank's part of it, with or without the others.
     pub(super) fn remains(self, run: String, settings: &Settings) -> Option<PeerCheckpoint> {
         if !self.is_whole {
