@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +25,7 @@ use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
 use shardd_store::stores::StoreOptions;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -164,26 +166,25 @@ pub enum Ended {
 /// # Errors
 /// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
 /// nothing to keep there is gone again.
-pub async fn serve(
+pub fn serve<'a>(
     config: Config,
     signals: Signals,
-    ready: impl FnOnce(&Ready),
-) -> Result<Ended, ServeError> {
-    let data = config.data.clone();
-    let is_new = !data.exists();
-    let locked = lock_data(&data)?;
-    let served = serve_locked(config, signals, ready).await;
-    if served.is_err() && is_new {
-        remove_unused(&data, &locked);
-    }
-    served
+    ready: &'a dyn Fn(&Ready),
+) -> Pin<Box<dyn Future<Output = Result<Ended, ServeError>> + 'a>> {
+    // In a box, so that it is compiled here, and not once more in each program that calls it.
+    Box::pin(async move {
+        let data = config.data.clone();
+        let is_new = !data.exists();
+        let locked = lock_data(&data)?;
+        let served = serve_locked(config, signals, ready).await;
+        if served.is_err() && is_new {
+            remove_unused(&data, &locked);
+        }
+        served
+    })
 }
 
-async fn serve_locked(
-    config: Config,
-    signals: Signals,
-    ready: impl FnOnce(&Ready),
-) -> Result<Ended, ServeError> {
+async fn serve_locked(config: Config, signals: Signals, ready: &dyn Fn(&Ready)) -> Result<Ended, ServeError> {
     let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let mut role = take_role(&config).await?;
@@ -326,10 +327,18 @@ async fn serve_locked(
     };
     let http_stop = CancellationToken::new();
     let serving = tokio::spawn(http::serve(http_listener, api, http_stop.clone()));
-    let mut member = tokio::spawn(membership.keep(lease, finder, inner.clone()));
-    // The copy is made as long as anything may change, and once more then.
     let copied = CancellationToken::new();
-    let mut copying = tokio::spawn(copy_until(keeping, copied.clone()));
+    let running = Running {
+        serving,
+        member: tokio::spawn(membership.keep(lease, finder, inner.clone())),
+        // The copy is made as long as anything may change, and once more then.
+        copying: tokio::spawn(copy_until(keeping, copied.clone())),
+        tasks,
+        transport: Arc::clone(&transport),
+        http_stop,
+        inner,
+        copied,
+    };
 
     let told = Ready { id: record.id, http: site, quic: transport.address() };
     if let Some(path) = &config.ready_file {
@@ -338,42 +347,70 @@ async fn serve_locked(
     info!(node = %told.id, http = %told.http, quic = %told.quic, "ready");
     ready(&told);
 
-    let (mut left, mut fenced) = (None, None);
-    tokio::select! {
-        () = signals.stop.cancelled() => {}
-        () = shutdown_requested => {}
-        () = asked_to_promote.cancelled() => {}
-        ended = &mut member => left = Some(ended),
-        ended = &mut copying => fenced = Some(ended),
-    }
-    info!("stopping");
-    http_stop.cancel();
-    let all = async {
-        // Requests under way may end while everything that answers them still runs.
-        serving.await?;
-        inner.cancel();
-        tasks.close();
-        let left = match left {
-            Some(left) => left,
-            None => member.await,
-        };
-        tasks.wait().await;
-        copied.cancel();
-        let fenced = match fenced {
-            Some(fenced) => fenced,
-            None => copying.await,
-        };
-        transport.close().await;
-        left??;
-        Ok::<_, ServeError>(fenced??)
+    let stop = async {
+        tokio::select! {
+            () = signals.stop.cancelled() => {}
+            () = shutdown_requested => {}
+            () = asked_to_promote.cancelled() => {}
+        }
     };
-    match tokio::time::timeout(GRACE, all).await {
-        Ok(ended) => ended?,
-        Err(_) => warn!(remaining = tasks.len(), "tasks outlived the shutdown grace"),
-    }
+    running.until(stop).await?;
     match asked_to_promote.is_cancelled() {
         true => Ok(Ended::ToPromote { http: bound }),
         false => Ok(Ended::Stopped),
+    }
+}
+
+/// The tasks of a serving node.
+struct Running {
+    serving: JoinHandle<()>,
+    member: JoinHandle<Result<(), MembershipError>>,
+    copying: JoinHandle<Result<(), KeepError>>,
+    tasks: TaskTracker,
+    transport: Arc<Transport>,
+    /// Ends the HTTP API, then the tasks, then the copying of metadata.
+    http_stop: CancellationToken,
+    inner: CancellationToken,
+    copied: CancellationToken,
+}
+
+impl Running {
+    /// Serves until `stop`, or until the node has lost its membership or its metadata; then ends all tasks in order.
+    async fn until(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
+        let (mut left, mut fenced) = (None, None);
+        tokio::select! {
+            () = stop => {}
+            ended = &mut self.member => left = Some(ended),
+            ended = &mut self.copying => fenced = Some(ended),
+        }
+        info!("stopping");
+        self.http_stop.cancel();
+        let all = async {
+            // Requests under way may end while everything that answers them still runs.
+            self.serving.await?;
+            self.inner.cancel();
+            self.tasks.close();
+            let left = match left {
+                Some(left) => left,
+                None => self.member.await,
+            };
+            self.tasks.wait().await;
+            self.copied.cancel();
+            let fenced = match fenced {
+                Some(fenced) => fenced,
+                None => self.copying.await,
+            };
+            self.transport.close().await;
+            left??;
+            Ok::<_, ServeError>(fenced??)
+        };
+        match tokio::time::timeout(GRACE, all).await {
+            Ok(ended) => ended,
+            Err(_) => {
+                warn!(remaining = self.tasks.len(), "tasks outlived the shutdown grace");
+                Ok(())
+            }
+        }
     }
 }
 
