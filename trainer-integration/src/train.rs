@@ -6,6 +6,7 @@ pub(crate) mod agree;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
+mod steps;
 mod tell;
 mod train_state;
 
@@ -15,20 +16,17 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use shardfmt::digest::Digest;
-use tracing::{info, warn};
+use tracing::info;
 
 use crate::causes::chain;
-use crate::checkpoint::{
-    Checkpoint, CheckpointCosts, CheckpointError, CheckpointManager, Checkpoints, Next, Place, Settings,
-    Snapshot,
-};
+use crate::checkpoint::{Checkpoint, CheckpointCosts, CheckpointManager, Checkpoints, Next, Settings};
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::{Collective, CollectiveError, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
 use crate::device::{DeviceName, Precision};
 use crate::dtype::ReduceDtype;
-use crate::engine::{Engine, StepPlan};
+use crate::engine::Engine;
 use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
@@ -36,11 +34,11 @@ use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{LrDecay, Optimizer, Rule, Schedule};
 use crate::random::Key;
-use crate::record::{Beginning, Noted, Purpose, Recorder, Recording, digest_of};
+use crate::record::{Beginning, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::scaling::LossScale;
 use crate::source::{Audit, StepSource};
-use crate::trace::{Lane, Tracer};
+use crate::trace::Tracer;
 use crate::weights::{Running, Weights};
 use crate::zero::mesh::Mesh;
 use crate::zero::{Slicing, Zero};
@@ -50,10 +48,10 @@ pub use agree::agree;
 use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 pub use feed::Preparation;
 use feed::{Feed, InputDigests, Preparer};
-use guard::{Guard, Verdict};
+use guard::Guard;
 pub use guard::{GuardConfig, OnBadStep};
 pub use persistence::{Outcome, Persistence, Start, Stopped};
-use tell::tell;
+use steps::{Laps, Steps};
 pub use train_state::StateTransfer;
 use train_state::TrainState;
 
@@ -312,6 +310,14 @@ pub fn train_with(
     }
 }
 
+/// The figures of a source that is read to its end.
+struct Read {
+    audits: Vec<Audit>,
+    waited: Duration,
+    train_s: f64,
+    parameters: usize,
+}
+
 struct Training<'a> {
     config: &'a TrainConfig,
     /// All but the start.
@@ -330,33 +336,12 @@ impl Training<'_> {
         course: &mut Option<(TrainState, Settings)>,
     ) -> Result<Outcome, TrainError> {
         let (config, comm) = (self.config, &self.comm);
-        let (world, virtual_ranks) = (comm.world(), config.virtual_ranks);
-        if world > virtual_ranks {
-            return Err(TrainError::TooManyRanks { world, virtual_ranks });
-        }
-        let refusal =
-            config.reduction.refusal(config.optimizer).or(config.slicing.zero.refusal(config.reduction));
-        if let Some(refusal) = refusal.or(config.reduce_dtype.refusal(config.reduction)) {
-            return Err(TrainError::Reduction(refusal));
-        }
-        check_groups(config.slicing, comm)?;
-        let goes_back = config.guard.on_bad_step == OnBadStep::RollBack;
-        let by_steps = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
-        if goes_back && by_steps.is_none() {
-            return Err(TrainError::NothingToGoBackTo);
-        }
-        let ranks = VirtualRanks { count: virtual_ranks, world };
+        let ranks = self.check()?;
         let spec = InputSpec::from_schema(&feed.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
-        let device = config.device.open()?;
-        let is_image = matches!(spec.shape(), InputShape::Image(_));
-        if let Some(what) = for_images(config).filter(|_| !is_image) {
-            return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
-        }
-        config.precision.check(&device)?;
-        let model = model(spec.shape(), spec.classes(), config.model, &device)?;
+        let (model, device) = self.model(&spec)?;
         let parameters = model.parameter_count();
-        let per_epoch = feed.source().steps_per_epoch();
+        let schedule = self.schedule(feed.source().steps_per_epoch());
         let settings = self.agree(start, &spec, feed.source(), test)?;
         let tracer = match &self.persistence.tracer {
             Some(tracer) => tracer.clone(),
@@ -369,187 +354,142 @@ impl Training<'_> {
             Start::Seed | Start::Weights(_) => None,
         };
         let checkpoint = checkpoint.as_ref();
-        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
-        let account = so_far.map_or_else(Account::default, Account::resumed);
-        let guard = match so_far {
-            None => Guard::new(config.guard),
-            Some(so_far) => Guard::resumed(config.guard, so_far),
-        };
-        let (steps_before, samples_before) = (account.steps, account.samples);
-        let place = checkpoint.map(|checkpoint| checkpoint.manifest.place);
-        // From here on it is this that is left to another group.
-        let on_its_way = TrainState { engine, account, guard, place, is_whole: true };
-        let (TrainState { engine, account, guard, place, is_whole }, _) =
-            course.insert((on_its_way, settings.clone()));
-        compare(comm, &engine.digests()?, "at the start")?;
-        let steps = per_epoch * u64::from(config.epochs);
-        let warm_up_steps = (f64::from(config.warm_up_epochs) * per_epoch as f64).round() as u64;
-        let warm_up_steps = warm_up_steps.min(steps);
-        let schedule = Schedule {
-            peak: config.rate,
-            warm_up_steps,
-            steps,
-            steps_per_epoch: per_epoch,
-            decline: config.decline,
-        };
-
-        let mesh = (engine.zero() != Zero::Nothing).then(|| engine.mesh().clone());
-        let mut keeper = self.keeper(ranks, checkpoint);
+        // From here on it is this state that is left to another group.
+        let (state, settings) = course.insert((self.state(engine, checkpoint), settings));
+        compare(comm, &state.engine.digests()?, "at the start")?;
         if let Some(recording) = &self.persistence.recording {
-            *recorder = Some(self.recorder(recording, ranks, &settings, engine, checkpoint, steps)?);
+            let engine = &mut state.engine;
+            *recorder =
+                Some(self.recorder(recording, ranks, settings, engine, checkpoint, schedule.steps)?);
         }
-        let draft = Draft { run: self, settings: &settings };
-        if goes_back && checkpoint.is_none() {
-            keeper.begin(|| draft.snapshot(engine, account, guard, Place::default(), recorder.as_mut()))?;
-        }
-        feed.begin(Preparer {
+        let per_epoch = schedule.steps_per_epoch;
+        let preparer = Preparer {
             spec: spec.clone(),
             ranks,
             rank: comm.rank(),
             augmentation: config.augmentation,
             seed: config.seed,
-            device: engine.device().clone(),
+            device: state.engine.device().clone(),
             place: config.preparation.unwrap_or_else(|| Preparation::of(config.device)),
             digests: recorder.as_ref().map(|recorder| InputDigests { every: recorder.every(), per_epoch }),
-        });
+        };
+        let mesh = (state.engine.zero() != Zero::Nothing).then(|| state.engine.mesh().clone());
+        let before = (state.account.steps, state.account.samples);
+        let keeper = self.keeper(ranks, checkpoint);
         let started = Instant::now();
-        let mut most = Usage::default();
-        let mut laps = Laps(started);
-        loop {
-            let waiting = tracer.span(Lane::Data, || "wait for samples");
-            let Some((step, prepared)) = feed.next()? else { break };
-            drop(waiting);
-            let wait_s = laps.next();
-            let decoding = tracer.span(Lane::Data, || "decode");
-            let number = u64::from(step.epoch) * per_epoch + step.step;
-            let start = Place { epoch: step.start.0, position: step.start.1 };
-            if let Some(place) = place.filter(|place| *place != start) {
-                return Err(TrainError::Share(format!(
-                    "a step begins at {start}, the one before ended at {place}"
-                )));
+        let mut steps = Steps {
+            training: self,
+            settings,
+            state,
+            recorder,
+            observe,
+            keeper,
+            schedule,
+            ranks,
+            answers: spec.shape().answers() as u64,
+            tracer,
+            mesh,
+            most: Usage::default(),
+            started,
+            laps: Laps(started),
+            before,
+        };
+        if config.guard.on_bad_step == OnBadStep::RollBack && checkpoint.is_none() {
+            steps.first_checkpoint()?;
+        }
+        feed.begin(preparer);
+        steps.restart_clocks();
+        match steps.run(&mut feed)? {
+            Next::Step => {}
+            Next::Stop => {
+                let trace = gather_trace(&steps.tracer, comm)?;
+                let (trained, of) = (steps.state.account.steps, schedule.steps);
+                return Ok(Outcome::Stopped(Stopped { steps: trained, of, trace }));
             }
-            let plan = StepPlan { number, epoch: step.epoch, rate: schedule.rate(number) };
-            let (shares, inputs) = feed.shares(&step, prepared)?;
-            engine.digest_gradients(recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
-            drop(decoding);
-            let decode_s = laps.next();
-            let told = tell(comm, ranks, &step);
-            let mut verdict = Verdict::Overflow;
-            let loss = engine.step(shares, plan, |loss| {
-                verdict = guard.judge(loss);
-                verdict == Verdict::Take
-            })?;
-            let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
-            let compute_s = laps.next() - update_s;
-            *is_whole = false;
-            let given = told.heard()?; // it was reported before the present sums
-            *is_whole = true;
-            let answers = step.global_samples * spec.shape().answers() as u64;
-            if loss.samples != answers {
-                let message = format!("{} answers to a step that asks for {answers}", loss.samples);
-                return Err(TrainError::Share(message));
-            }
-            let mean = loss.mean();
-            let is_skipped = verdict != Verdict::Take;
-            let note = |engine: &mut Engine| match recorder.as_mut() {
-                Some(recorder) => recorder.note(Noted { plan, loss, is_skipped, inputs, engine }),
-                None => Ok(()),
-            };
-            let end = Place { epoch: step.next.0, position: step.next.1 };
-            *place = Some(end);
-            account.deliver(&step, given.as_deref());
-            match verdict {
-                Verdict::Take => account.add(&step, &loss),
-                Verdict::Overflow => {
-                    let next = engine.loss_scale().map(LossScale::factor);
-                    info!(
-                        epoch = step.epoch,
-                        step = step.step,
-                        next,
-                        "gradients too large for 16 bits; the step is skipped"
-                    );
-                    account.overflow(&step);
-                }
-                Verdict::Skip(what) => {
-                    warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
-                    account.skip(&step);
-                }
-                Verdict::RollBack(what) => {
-                    *is_whole = false;
-                    let mut to = keeper.go_back(account.steps)?;
-                    let (undone, id) = (account.steps - to.manifest.step, to.id.short());
-                    warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
-                    engine.resume(&mut to)?;
-                    guard.go_back(&to.manifest.progress);
-                    account.skip(&step);
-                    account.undone += undone;
-                    *is_whole = true;
-                }
-                Verdict::Stop(what) => {
-                    note(engine)?;
-                    return Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what });
-                }
-            }
-            note(engine)?;
-            if config.compare_every > 0 && account.steps.is_multiple_of(config.compare_every) {
-                let moment = format!("after step {} of epoch {}", step.step, step.epoch);
-                compare(comm, &engine.digests()?, &moment)?;
-            }
-            let elapsed_s = started.elapsed().as_secs_f64();
-            let held = engine.most_memory();
-            most = most.with(held);
-            tracer.count("bytes held", held.by_kind());
-            observe(Progress {
-                rank: comm.rank(),
-                epoch: step.epoch,
-                step: step.step,
-                steps: per_epoch,
-                loss: mean,
-                accuracy: loss.correct as f64 / loss.samples as f64,
-                is_skipped,
-                loss_scale: loss.scale.map(LossScale::factor),
-                gradient_norm: loss.gradient_norm,
-                rate: plan.rate,
-                memory: held,
-                groups_inside_machines: mesh.as_ref().map(Mesh::are_inside_hosts),
-                samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
-                left_s: elapsed_s / (account.steps - steps_before) as f64
-                    * (steps.saturating_sub(account.steps)) as f64,
-                checkpoint_s: keeper.held_up().as_secs_f64(),
-                time: StepTime { wait_s, decode_s, compute_s, update_s, reduce_s },
-            });
-            if by_steps.is_some_and(|every| account.steps.is_multiple_of(every)) {
-                guard.passes_checkpoint();
-            }
-            let mut next = keeper.after_step(account.steps, || {
-                draft.snapshot(engine, account, guard, end, recorder.as_mut())
-            })?;
-            if let Some(recorder) = recorder.as_mut() {
-                recorder.note_checkpoints(keeper.written());
-                if recorder.is_over(account.steps) && account.steps < steps {
-                    next = Next::Stop;
-                }
-                if next != Next::Step {
-                    recorder.stop()?;
-                }
-            }
-            match next {
-                Next::Step => {}
-                Next::Stop => {
-                    let trace = gather_trace(&tracer, comm)?;
-                    return Ok(Outcome::Stopped(Stopped { steps: account.steps, of: steps, trace }));
-                }
-                Next::Pause => {
-                    engine.settle()?;
-                    return Ok(Outcome::Paused(account.steps));
-                }
+            Next::Pause => {
+                steps.state.engine.settle()?;
+                return Ok(Outcome::Paused(steps.state.account.steps));
             }
         }
-        let train_s = started.elapsed().as_secs_f64();
+        let train_s = steps.started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
-        let end = place.unwrap_or_default();
-        keeper.finish(account.steps, || draft.snapshot(engine, account, guard, end, recorder.as_mut()))?;
+        steps.last_checkpoint()?;
+        self.finish(steps, test.zip(test_spec.as_ref()), Read { audits, waited, train_s, parameters })
+    }
 
+    /// Refuses settings that contradict each other, or that this number of ranks cannot have.
+    fn check(&self) -> Result<VirtualRanks, TrainError> {
+        let (config, world) = (self.config, self.comm.world());
+        let virtual_ranks = config.virtual_ranks;
+        if world > virtual_ranks {
+            return Err(TrainError::TooManyRanks { world, virtual_ranks });
+        }
+        let refusal =
+            config.reduction.refusal(config.optimizer).or(config.slicing.zero.refusal(config.reduction));
+        if let Some(refusal) = refusal.or(config.reduce_dtype.refusal(config.reduction)) {
+            return Err(TrainError::Reduction(refusal));
+        }
+        check_groups(config.slicing, &self.comm)?;
+        let by_steps = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
+        if config.guard.on_bad_step == OnBadStep::RollBack && by_steps.is_none() {
+            return Err(TrainError::NothingToGoBackTo);
+        }
+        Ok(VirtualRanks { count: virtual_ranks, world })
+    }
+
+    /// The untrained model for samples of this shape, and its device.
+    fn model(&self, spec: &InputSpec) -> Result<(Model, burn::tensor::Device), TrainError> {
+        let config = self.config;
+        let device = config.device.open()?;
+        let is_image = matches!(spec.shape(), InputShape::Image(_));
+        if let Some(what) = for_images(config).filter(|_| !is_image) {
+            return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
+        }
+        config.precision.check(&device)?;
+        let model = model(spec.shape(), spec.classes(), config.model, &device)?;
+        Ok((model, device))
+    }
+
+    /// The learning rates of all steps.
+    fn schedule(&self, steps_per_epoch: u64) -> Schedule {
+        let config = self.config;
+        let steps = steps_per_epoch * u64::from(config.epochs);
+        let warm_up_steps = (f64::from(config.warm_up_epochs) * steps_per_epoch as f64).round() as u64;
+        Schedule {
+            peak: config.rate,
+            warm_up_steps: warm_up_steps.min(steps),
+            steps,
+            steps_per_epoch,
+            decline: config.decline,
+        }
+    }
+
+    /// The state of the training before its next step.
+    fn state(&self, engine: Engine, checkpoint: Option<&Checkpoint>) -> TrainState {
+        let so_far = checkpoint.map(|checkpoint| &checkpoint.manifest.progress);
+        TrainState {
+            engine,
+            account: so_far.map_or_else(Account::default, Account::resumed),
+            guard: match so_far {
+                None => Guard::new(self.config.guard),
+                Some(so_far) => Guard::resumed(self.config.guard, so_far),
+            },
+            place: checkpoint.map(|checkpoint| checkpoint.manifest.place),
+            is_whole: true,
+        }
+    }
+
+    /// Compares the trained weights, evaluates them, and sums up the training.
+    fn finish(
+        &self,
+        steps: Steps<'_>,
+        test: Option<(&dyn Rows, &InputSpec)>,
+        read: Read,
+    ) -> Result<Outcome, TrainError> {
+        let comm = &self.comm;
+        let samples_here = steps.samples_here();
+        let Steps { state, recorder, keeper, tracer, mesh, most, .. } = steps;
+        let TrainState { engine, account, .. } = state;
         let running = engine.averaged_running()?;
         let memory = most.with(engine.most_memory());
         compare(comm, &engine.digests()?, "at the end")?;
@@ -562,8 +502,8 @@ impl Training<'_> {
         let bytes_sent = comm.run(|collective| Ok(collective.bytes_sent()))?;
         let waited_for = comm.run(waited_for)?;
         // Nothing of the trained weights is lost by test data that cannot be read.
-        let evaluated = match (test, &test_spec) {
-            (Some(test), Some(spec)) if test.row_count() > 0 => {
+        let evaluated = match test {
+            Some((test, spec)) if test.row_count() > 0 => {
                 evaluate(engine, &running, spec, test, comm).map(Some)
             }
             _ => Ok(None),
@@ -582,22 +522,22 @@ impl Training<'_> {
             most_rows: engine.most_rows(),
             memory,
             mesh,
-            audits,
+            audits: read.audits,
             steps: account.steps,
             skipped_steps: account.skipped,
             overflows: account.overflows,
             loss_scale: engine.loss_scale(),
             undone_steps: account.undone,
             samples: account.samples,
-            samples_here: account.samples - samples_before,
-            train_s,
-            wait_s: waited.as_secs_f64(),
+            samples_here,
+            train_s: read.train_s,
+            wait_s: read.waited.as_secs_f64(),
             checkpoints: keeper.costs(),
             compression: engine.compression(),
             trace,
             bytes_sent,
             waited_for,
-            parameters,
+            parameters: read.parameters,
         })))
     }
 
@@ -838,29 +778,6 @@ fn for_images(config: &TrainConfig) -> Option<&'static str> {
     }
 }
 
-/// The common facts of every checkpoint of a training.
-struct Draft<'a> {
-    run: &'a Training<'a>,
-    settings: &'a Settings,
-}
-
-impl Draft<'_> {
-    fn snapshot<'a>(
-        &self,
-        engine: &'a mut Engine,
-        account: &Account,
-        guard: &Guard,
-        place: Place,
-        recorder: Option<&mut Recorder>,
-    ) -> Result<Snapshot<'a>, CheckpointError> {
-        let before = recorder.map(Recorder::draft).transpose()?.flatten();
-        let run = self.run.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
-        let progress = guard.remember(account.so_far());
-        let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)?;
-        Ok(Snapshot { before, ..snapshot })
-    }
-}
-
 /// The events of all ranks, on rank 0.
 fn gather_trace(tracer: &Tracer, comm: &Comm) -> Result<Vec<Value>, CollectiveError> {
     let mine = serde_json::to_vec(&tracer.to_json(comm.rank())).expect("events serialize");
@@ -882,16 +799,6 @@ fn gather_trace(tracer: &Tracer, comm: &Comm) -> Result<Vec<Value>, CollectiveEr
         }
         Ok(events)
     })
-}
-
-/// Times that follow each other without a gap, in seconds; holds when the last one ended.
-struct Laps(Instant);
-
-impl Laps {
-    fn next(&mut self) -> f64 {
-        let now = Instant::now();
-        (now - std::mem::replace(&mut self.0, now)).as_secs_f64()
-    }
 }
 
 #[cfg(test)]

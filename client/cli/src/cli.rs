@@ -21,6 +21,9 @@ $SHARDD_CONTEXTS, else in shardd/contexts.toml of $XDG_CONFIG_HOME or ~/.config.
 With --json, standard output holds lines of JSON and nothing else; an error is {\"error\": TEXT, \"exit\": CODE} on standard \
 error, a note {\"note\": TEXT}. Colours go to terminals only; NO_COLOR and CLICOLOR_FORCE have their usual meaning.";
 
+/// The width of the help, as of its other parts.
+const WIDTH: usize = 100;
+
 /// The groups of the help, with their subcommands in order.
 const GROUPS: [(&str, &[&str]); 6] = [
     (
@@ -101,8 +104,10 @@ impl Cli {
     pub(crate) fn grouped() -> clap::Command {
         let command = Self::command();
         let groups = groups(&command);
+        let heading = command.get_styles().get_header();
+        let options = format!("{heading}Options:{heading:#}");
         command.help_template(format!(
-            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{{options}}{{after-help}}"
+            "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{options}\n{{options}}{{after-help}}"
         ))
     }
 
@@ -125,11 +130,26 @@ fn groups(command: &clap::Command) -> String {
                 Some(command) => command.get_about().map(ToString::to_string).unwrap_or_default(),
                 None => "Print this text, or the help of a subcommand".to_owned(),
             };
+            let about = wrapped(&about, WIDTH - width - 4, width + 4);
             text += &format!("  {literal}{name}{literal:#}{:1$}  {about}\n", "", width - name.len());
         }
         text.push('\n');
     }
     text
+}
+
+/// The text in lines of at most `width` characters, all but the first after `indent` spaces.
+fn wrapped(text: &str, width: usize, indent: usize) -> String {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("there is a line");
+        match line.is_empty() || line.chars().count() + 1 + word.chars().count() <= width {
+            true if line.is_empty() => line.push_str(word),
+            true => *line += &format!(" {word}"),
+            false => lines.push(word.to_owned()),
+        }
+    }
+    lines.join(&format!("\n{:indent$}", ""))
 }
 
 /// The subcommands that the words name, one inside the other.
@@ -159,6 +179,13 @@ mod tests {
         grouped.sort_unstable();
         all.sort_unstable();
         assert_eq!(grouped, all);
+    }
+
+    #[test]
+    fn the_list_of_subcommands_is_no_wider_than_the_rest_of_the_help() {
+        let text = anstream::adapter::strip_str(&groups(&Cli::command())).to_string();
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest.is_some_and(|widest| widest <= WIDTH), "{text}");
     }
 
     #[test]

@@ -46,7 +46,7 @@ pub(crate) struct Noted<'a> {
     pub(crate) loss: StepLoss,
     pub(crate) is_skipped: bool,
     /// By virtual rank of this rank, in steps with digests.
-    pub(crate) inputs: Vec<Digest128>,
+    pub(crate) inputs: &'a [Digest128],
     pub(crate) engine: &'a mut Engine,
 }
 
@@ -123,7 +123,7 @@ impl Recorder {
             weights,
             shares: Vec::new(),
         };
-        let inputs = inputs.into_iter().map(Some).chain(std::iter::repeat(None));
+        let inputs = inputs.iter().copied().map(Some).chain(std::iter::repeat(None));
         let mut bytes = Vec::with_capacity(engine.shares().len() * SHARE_BYTES);
         for (share, input) in engine.shares().iter().zip(inputs) {
             let [loss, correct, samples] = share.scalars;

@@ -63,6 +63,10 @@ fn build(cargo: &str, workspace: &Path, beside: &Path) -> Result<(), BinariesErr
         Some("debug") | None => {}
         Some(profile) => drop(command.args(["--profile", profile])),
     }
+    eprintln!(
+        "building shardd and shardtrain, which the demo starts: cargo build --bins in {}",
+        workspace.display()
+    );
     // Its standard output stays empty; its messages go to standard error, which may be shown even with --json.
     let run = |source| BinariesError::Run { program: cargo.to_owned(), source };
     let status = command.status().map_err(run)?;

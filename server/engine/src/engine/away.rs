@@ -88,7 +88,7 @@ pub(super) fn is_away(error: &EngineError) -> bool {
 impl Engine {
     /// The last news of datasets, plans and runs.
     pub fn recalled(&self) -> &Arc<Recalled> {
-        &self.recalled
+        &self.outage.recalled
     }
 
     /// Keeps in `directory` the reports of ranks during an outage of the metastore, and loads the existing
@@ -97,7 +97,7 @@ impl Engine {
     /// # Errors
     /// A directory that cannot be made or read.
     pub fn keep_reports_in(&self, directory: &Path) -> io::Result<()> {
-        *self.away.reports.lock().expect("no panic while held") = Reports::open(directory)?;
+        *self.outage.away.reports.lock().expect("no panic while held") = Reports::open(directory)?;
         Ok(())
     }
 
@@ -111,18 +111,18 @@ impl Engine {
         if let Some(run) = self.known_run(id) {
             return Some(run.record.clone());
         }
-        let entry = self.recalled.get(&format!("runs/{id}")).await.ok().flatten()?;
+        let entry = self.outage.recalled.get(&format!("runs/{id}")).await.ok().flatten()?;
         parse(&entry)
     }
 
     /// A rank has attached here, or left, though no other node can know.
     pub(super) fn attached_meanwhile(&self, run: &RunId, rank: u32, attach: Option<Attach>) {
-        let mut ranks = self.away.ranks.lock().expect("no panic while held");
+        let mut ranks = self.outage.away.ranks.lock().expect("no panic while held");
         ranks.insert((run.clone(), rank), attach);
     }
 
     pub(super) fn keep_rendezvous(&self, run: &RunId, rendezvous: Option<Rendezvous>) {
-        let mut all = self.away.rendezvous.lock().expect("no panic while held");
+        let mut all = self.outage.away.rendezvous.lock().expect("no panic while held");
         match rendezvous {
             Some(rendezvous) => drop(all.insert(run.clone(), rendezvous)),
             None => drop(all.remove(run)),
@@ -130,7 +130,7 @@ impl Engine {
     }
 
     pub(super) fn kept_rendezvous(&self, run: &RunId) -> Option<Rendezvous> {
-        self.away.rendezvous.lock().expect("no panic while held").get(run).cloned()
+        self.outage.away.rendezvous.lock().expect("no panic while held").get(run).cloned()
     }
 
     /// Keeps a report until the metastore is back; on disk, where there is a place.
@@ -141,7 +141,7 @@ impl Engine {
         away: EngineError,
     ) -> Result<(), EngineError> {
         let (engine, id) = (Arc::clone(self), run.clone());
-        let keep = move || engine.away.reports.lock().expect("no panic while held").keep(&id, report);
+        let keep = move || engine.outage.away.reports.lock().expect("no panic while held").keep(&id, report);
         match blocking(keep).await {
             Ok(()) => {
                 info!(run = %run, epoch = report.epoch, rank = report.rank, "a report is kept until the metastore is back");
@@ -156,7 +156,7 @@ impl Engine {
 
     /// The reports of a run's ranks to this node that the metastore does not have.
     pub(super) fn reports_meanwhile(&self, run: &RunId) -> Vec<AuditReport> {
-        let reports = self.away.reports.lock().expect("no panic while held");
+        let reports = self.outage.away.reports.lock().expect("no panic while held");
         reports.kept.values().filter(|(of, _)| of == run).map(|(_, report)| *report).collect()
     }
 
@@ -176,7 +176,7 @@ impl Engine {
     }
 
     async fn tell_once(self: &Arc<Self>) -> Result<(), EngineError> {
-        let ranks = self.away.ranks.lock().expect("no panic while held").clone();
+        let ranks = self.outage.away.ranks.lock().expect("no panic while held").clone();
         for ((run, rank), attach) in ranks {
             let changed = match attach {
                 Some(attach) => self.change_attached(&run, rank, attach).await,
@@ -187,13 +187,13 @@ impl Engine {
                 Ok(()) | Err(EngineError::UnknownRun { .. }) => {}
                 Err(error) => return Err(error),
             }
-            let mut ranks = self.away.ranks.lock().expect("no panic while held");
+            let mut ranks = self.outage.away.ranks.lock().expect("no panic while held");
             // Later changes are sent the next time.
             if ranks.get(&(run.clone(), rank)) == Some(&attach) {
                 ranks.remove(&(run, rank));
             }
         }
-        let reports = self.away.reports.lock().expect("no panic while held").kept.clone();
+        let reports = self.outage.away.reports.lock().expect("no panic while held").kept.clone();
         for (name, (run, report)) in reports {
             match self.put_audit(&run, report).await {
                 Ok(()) => {}
@@ -208,7 +208,8 @@ impl Engine {
                 Err(error) => return Err(error),
             }
             let (engine, forgotten) = (Arc::clone(self), name.clone());
-            let forget = move || engine.away.reports.lock().expect("no panic while held").forget(&forgotten);
+            let forget =
+                move || engine.outage.away.reports.lock().expect("no panic while held").forget(&forgotten);
             if let Err(error) = blocking(forget).await {
                 warn!(name, %error, "a report that was sent is still kept; it is sent again at the next start");
             }

@@ -32,7 +32,7 @@ impl Engine {
         let state = |record: NodeRecord| NodeState {
             draining: draining.get(&record.id).copied(),
             drained: Drained { hosted: hosted(&placed, &record.id), copying },
-            troubles: self.health.of(&record.id),
+            troubles: self.neighbours.health.of(&record.id),
             record,
         };
         self.nodes().into_iter().map(state).collect()
@@ -46,10 +46,10 @@ impl Engine {
         let key = format!("{DRAINING}{node}");
         let Some(why) = drain else {
             self.meta.delete(&key, Expected::Any).await?;
-            self.draining.send_if_modified(|draining| draining.remove(node).is_some());
+            self.watched.draining.send_if_modified(|draining| draining.remove(node).is_some());
             return Ok(());
         };
-        let Some(started_at) = self.nodes.borrow().get(node).map(|record| record.started_at) else {
+        let Some(started_at) = self.watched.nodes.borrow().get(node).map(|record| record.started_at) else {
             return Err(EngineError::UnknownNode { node: node.clone() });
         };
         let draining = self.draining();
@@ -60,18 +60,20 @@ impl Engine {
         let value = serde_json::to_vec(&record).expect("a record is plain data");
         self.meta.put(&key, value, Expected::Any, None).await?;
         // The next reader here sees it; the others hear of it from the metastore.
-        self.draining.send_if_modified(|draining| draining.insert(node.clone(), record) != Some(record));
+        self.watched
+            .draining
+            .send_if_modified(|draining| draining.insert(node.clone(), record) != Some(record));
         Ok(())
     }
 
     /// The live nodes that are to host nothing, and why.
     pub(super) fn draining(&self) -> BTreeMap<NodeId, Drain> {
-        let nodes = self.nodes.borrow();
+        let nodes = self.watched.nodes.borrow();
         let holds = |node: &NodeId, record: &DrainRecord| {
             let process = nodes.get(node).map(|node| node.started_at);
             record.why == Drain::Asked || process == Some(record.started_at)
         };
-        let draining = self.draining.borrow();
+        let draining = self.watched.draining.borrow();
         let in_force = draining.iter().filter(|(node, record)| holds(node, record));
         in_force.map(|(node, record)| (node.clone(), record.why)).collect()
     }
@@ -95,9 +97,9 @@ impl Engine {
 
     /// Waits until this node hosts nothing any more.
     pub async fn until_drained(&self) {
-        let mut placements = self.placements.subscribe();
-        let mut copied = self.copied.subscribe();
-        let mut launches = self.launches.subscribe();
+        let mut placements = self.watched.placements.subscribe();
+        let mut copied = self.watched.copied.subscribe();
+        let mut launches = self.watched.launches.subscribe();
         loop {
             placements.mark_unchanged();
             copied.mark_unchanged();
@@ -116,8 +118,8 @@ impl Engine {
 
     /// Waits until this node is asked to leave.
     pub async fn until_asked_to_leave(&self) {
-        let mut asked = self.draining.subscribe();
-        let mut nodes = self.nodes.subscribe();
+        let mut asked = self.watched.draining.subscribe();
+        let mut nodes = self.watched.nodes.subscribe();
         loop {
             asked.mark_unchanged();
             nodes.mark_unchanged();
@@ -148,17 +150,17 @@ impl Engine {
     /// Lets the placements of runs without readers name no node that is drained: it hosts nothing of them any
     /// more, and when they are gone on with they are placed on others.
     pub(super) async fn rid_finished_runs(&self) {
-        let (live, active) = (self.live_nodes(), self.launches.borrow().clone());
+        let (live, active) = (self.live_nodes(), self.watched.launches.borrow().clone());
         let leaves = |node: &NodeId, record: &DrainRecord| match record.why {
             Drain::Asked => true,
             Drain::Stopping => false,
             // It counts for the process that was asked, also when that has gone.
             Drain::Leaving => {
-                self.nodes.borrow().get(node).is_none_or(|live| live.started_at == record.started_at)
+                self.watched.nodes.borrow().get(node).is_none_or(|live| live.started_at == record.started_at)
             }
         };
         let leaving: BTreeSet<NodeId> = {
-            let draining = self.draining.borrow();
+            let draining = self.watched.draining.borrow();
             draining
                 .iter()
                 .filter(|(node, record)| leaves(node, record))
@@ -213,6 +215,7 @@ impl Engine {
     ) -> impl Iterator<Item = u32> + use<'a> {
         let id = run.record.id.clone();
         let copied: BTreeMap<NodeId, u64> = self
+            .watched
             .copied
             .borrow()
             .iter()
@@ -243,12 +246,13 @@ impl Engine {
 
     /// The notes about an ended run have no further use.
     pub(super) fn spawn_forget_copied(self: &Arc<Self>, run: &RunId) {
-        if !self.copied.borrow().contains_key(&(run.clone(), self.node.clone())) {
+        if !self.watched.copied.borrow().contains_key(&(run.clone(), self.node.clone())) {
             return;
         }
         let (engine, key) = (Arc::clone(self), format!("{COPIED}{run}/{}", self.node));
-        self.tasks.spawn(async move {
-            let forgotten = engine.stop.run_until_cancelled(engine.meta.delete(&key, Expected::Any)).await;
+        self.lifecycle.tasks.spawn(async move {
+            let forgotten =
+                engine.lifecycle.stop.run_until_cancelled(engine.meta.delete(&key, Expected::Any)).await;
             if let Some(Err(error)) = forgotten {
                 debug!(key, %error, "a note about an ended run stays in the metastore");
             }
@@ -257,7 +261,7 @@ impl Engine {
 
     pub(super) fn take_draining(&self, listing: &Listing) {
         let draining: BTreeMap<NodeId, DrainRecord> = entries(DRAINING, listing).collect();
-        self.draining.send_if_modified(|known| {
+        self.watched.draining.send_if_modified(|known| {
             let changed = *known != draining;
             *known = draining;
             changed
@@ -274,7 +278,7 @@ impl Engine {
             Some((pair(key)?, std::str::from_utf8(&entry.value).ok()?.parse().ok()?))
         });
         let mut copied: BTreeMap<(RunId, NodeId), u64> = listed.collect();
-        self.copied.send_if_modified(|known| {
+        self.watched.copied.send_if_modified(|known| {
             if let Some(of) = of {
                 copied.extend(
                     known.iter().filter(|((run, _), _)| run != of).map(|(key, at)| (key.clone(), *at)),

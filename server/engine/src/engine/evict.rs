@@ -32,7 +32,7 @@ impl Engine {
             }
         };
         let runs = self.runs_with_ranks().await?;
-        let _one_after_the_other = self.clearing.lock().await;
+        let _one_after_the_other = self.upkeep.clearing.lock().await;
         let engine = Arc::clone(self);
         let clear = move || {
             let wanted = engine.wanted_class(&runs);

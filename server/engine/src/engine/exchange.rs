@@ -46,7 +46,7 @@ impl Engine {
     ) {
         let mut progress = run.progress.subscribe();
         let mut placements = run.placement.subscribe();
-        let mut settings = self.exchange_settings.subscribe();
+        let mut settings = self.exchange.settings.subscribe();
         // Nothing is sent any more when this ends.
         let sending = stop.child_token();
         let outbox = Outbox::new(&self, &run, sending.clone());
@@ -144,7 +144,7 @@ impl Engine {
     ) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
         let attempt = run.begins_to_fill(epoch, generation);
-        self.tasks.spawn(async move {
+        self.lifecycle.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = run.removed.cancelled() => {}
@@ -171,7 +171,7 @@ impl Engine {
     /// waits for it.
     fn spawn_publish(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, stop: &CancellationToken) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
-        self.tasks.spawn(async move {
+        self.lifecycle.tasks.spawn(async move {
             let publish = engine.change_ranks(&run.record.id, |ranks| {
                 ranks.map(|ranks| RanksRecord { reached: ranks.reached.max(epoch), ..ranks })
             });
@@ -358,7 +358,7 @@ impl Engine {
             ack.refused += (absorbed.corrupt.len() + absorbed.unstored.len()) as u64;
             if let Some(grain) = absorbed.corrupt.first() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
-                self.health.gave_wrong(from, absorbed.corrupt.len());
+                self.neighbours.health.gave_wrong(from, absorbed.corrupt.len());
                 warn!(peer = %from, grain = %run.key(*grain), "a peer sent grains that do not match the manifest; refused");
             }
             run.arrived.notify_waiters();
@@ -415,30 +415,30 @@ impl Engine {
     /// turn, so that many small streams cost few syncs. False: the disk does not promise.
     async fn make_durable(self: &Arc<Self>, classes: impl Iterator<Item = Class>) -> bool {
         let ticket = {
-            let mut waiting = self.unsynced.lock().expect("no panic while held");
+            let mut waiting = self.exchange.unsynced.lock().expect("no panic while held");
             waiting.classes.extend(classes);
             waiting.round
         };
         // A task of its own: a sender that gives up must not take others' classes with it.
         let engine = Arc::clone(self);
-        let synced = self.tasks.spawn(async move { engine.sync_round(ticket).await });
+        let synced = self.lifecycle.tasks.spawn(async move { engine.sync_round(ticket).await });
         synced.await.unwrap_or(false)
     }
 
     async fn sync_round(self: Arc<Self>, ticket: u64) -> bool {
-        let mut turn = self.sync_turn.lock().await;
+        let mut turn = self.exchange.sync_turn.lock().await;
         if turn.synced > ticket {
             return !turn.failed;
         }
         let (classes, round) = {
-            let mut waiting = self.unsynced.lock().expect("no panic while held");
+            let mut waiting = self.exchange.unsynced.lock().expect("no panic while held");
             waiting.round += 1;
             (std::mem::take(&mut waiting.classes), waiting.round)
         };
         let engine = Arc::clone(&self);
         let began = Instant::now();
         let synced = blocking(move || classes.iter().try_for_each(|class| engine.cache.sync(class))).await;
-        self.health.sync_took(began.elapsed());
+        self.neighbours.health.sync_took(began.elapsed());
         turn.synced = round;
         if let Err(error) = synced
             && !turn.failed

@@ -29,7 +29,7 @@ impl Engine {
         let ranks = match self.ranks(id).await {
             Ok(ranks) => ranks.map(|(ranks, _)| ranks),
             // The last news will do.
-            Err(_) => self.launches.borrow().get(id).cloned(),
+            Err(_) => self.watched.launches.borrow().get(id).cloned(),
         };
         let live: Vec<NodeId> = self.live_nodes().into_iter().collect();
         let mut hosts = self.hosts(&run, &live);

@@ -21,7 +21,7 @@ impl Engine {
             return;
         }
         let (engine, stop) = (Arc::clone(self), stop.clone());
-        self.tasks.spawn(async move { stop.run_until_cancelled(engine.drop_forgotten()).await });
+        self.lifecycle.tasks.spawn(async move { stop.run_until_cancelled(engine.drop_forgotten()).await });
     }
 
     /// Tries until it is done.
@@ -53,7 +53,7 @@ impl Engine {
         if forgotten.is_empty() {
             return Ok(Dropped::default());
         }
-        let _one_after_the_other = self.clearing.lock().await;
+        let _one_after_the_other = self.upkeep.clearing.lock().await;
         let engine = Arc::clone(self);
         Ok(blocking(move || engine.cache.forget(&forgotten)).await?)
     }

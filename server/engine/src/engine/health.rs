@@ -181,7 +181,7 @@ impl Engine {
     }
 
     fn looks_every(&self) -> Duration {
-        let nodes = u32::try_from(self.nodes.borrow().len()).unwrap_or(u32::MAX);
+        let nodes = u32::try_from(self.watched.nodes.borrow().len()).unwrap_or(u32::MAX);
         LOOKS_EVERY.max(Duration::from_secs(u64::from(nodes / LOOKS_A_SECOND)))
     }
 
@@ -195,8 +195,8 @@ impl Engine {
             async move {
                 let began = Instant::now();
                 match timeout(PEER_TIMEOUT, self.peers.fetch(&node, request)).await {
-                    Ok(Ok(_)) => self.health.answered(&node, began.elapsed(), 0),
-                    Ok(Err(_)) | Err(_) => self.health.unanswered(&node, PEER_TIMEOUT),
+                    Ok(Ok(_)) => self.neighbours.health.answered(&node, began.elapsed(), 0),
+                    Ok(Err(_)) | Err(_) => self.neighbours.health.unanswered(&node, PEER_TIMEOUT),
                 }
             }
         });
@@ -205,22 +205,22 @@ impl Engine {
 
     async fn look_at_health(&self, told: &mut Published, holds_for: Duration) -> Result<(), MetaError> {
         let live = self.live_nodes();
-        let mut measured = self.health.measured();
+        let mut measured = self.neighbours.health.measured();
         measured.peers.retain(|peer| live.contains(&peer.node));
         let disks = self.meta.list(DISKS).await?;
         let of_others =
             |(node, disk): (NodeId, Disk)| (node != self.node && live.contains(&node)).then_some(disk);
         let others: Vec<Disk> = entries(DISKS, &disks).filter_map(of_others).collect();
-        let before = self.health.says();
+        let before = self.neighbours.health.says();
         let says = judge(&self.node, &measured, &others, &before);
         report(&before, &says);
-        self.health.says.lock().expect("no panic while held").clone_from(&says);
+        self.neighbours.health.says.lock().expect("no panic while held").clone_from(&says);
         self.tell(told, measured.disk, says, holds_for).await?;
         let troubles = self.meta.list(TROUBLES).await?;
         let heard =
             troubles.entries.iter().filter_map(|(_, entry)| parse::<Vec<HealthIssue>>(entry)).flatten();
         let heard: Vec<HealthIssue> = heard.filter(|trouble| live.contains(&trouble.by)).collect();
-        *self.health.heard.lock().expect("no panic while held") = heard;
+        *self.neighbours.health.heard.lock().expect("no panic while held") = heard;
         Ok(())
     }
 

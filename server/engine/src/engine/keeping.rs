@@ -34,7 +34,7 @@ impl Engine {
     /// Which grains this node keeps of those that it hosts in `epoch`. Worked out once, and again when the placement or what else
     /// the caches are for has changed.
     pub(super) fn kept(&self, run: &RunState, epoch: u32) -> Arc<Kept> {
-        let news = (self.news.load(Relaxed), run.generation());
+        let news = (self.runs.news.load(Relaxed), run.generation());
         if let Some(kept) = run.keeping.chosen(epoch, news) {
             return kept;
         }

@@ -266,7 +266,7 @@ impl Engine {
             match self.cache.read(&at) {
                 Err(CacheError::Gone { .. }) if self.cache.get(key).as_ref() != Some(&at) => {}
                 read => {
-                    self.health.read_took(began.elapsed());
+                    self.neighbours.health.read_took(began.elapsed());
                     return Some((at, read));
                 }
             }
@@ -279,7 +279,7 @@ impl Engine {
         match read {
             Ok(bytes) => Some(bytes),
             Err(error) => {
-                if !self.cache_trouble.swap(true, Relaxed) {
+                if !self.upkeep.trouble_logged.swap(true, Relaxed) {
                     warn!(grain = %key, %error, "a cached grain could not be read");
                 }
                 self.cache.discard(key);

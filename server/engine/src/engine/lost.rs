@@ -33,14 +33,15 @@ impl Engine {
     /// Nodes that are expected and not live, by name, as this one knows them.
     pub fn lost_nodes(&self) -> Vec<Lost> {
         let live = self.live_nodes();
-        let last_seen = self.absent.last_seen.lock().expect("no panic while held").clone();
-        let members = self.absent.members.lock().expect("no panic while held");
+        let last_seen = self.neighbours.absent.last_seen.lock().expect("no panic while held").clone();
+        let members = self.neighbours.absent.members.lock().expect("no panic while held");
         let lost = members.values().filter(|record| !live.contains(&record.id));
         lost.map(|record| Lost { last_seen: last_seen.get(&record.id).copied(), record: record.clone() })
             .collect()
     }
 
     pub(super) fn take_members(&self, listing: &Listing) {
-        *self.absent.members.lock().expect("no panic while held") = entries(MEMBERS, listing).collect();
+        *self.neighbours.absent.members.lock().expect("no panic while held") =
+            entries(MEMBERS, listing).collect();
     }
 }

@@ -28,7 +28,7 @@ impl Engine {
     pub async fn run_until(self: Arc<Self>, stop: CancellationToken) {
         let follow = |prefix, take: fn(&Arc<Self>, Listing, &CancellationToken)| {
             let (engine, stop) = (Arc::clone(&self), stop.clone());
-            self.tasks.spawn(async move { engine.follow(prefix, take, stop).await });
+            self.lifecycle.tasks.spawn(async move { engine.follow(prefix, take, stop).await });
         };
         follow(EXCHANGE, |engine, listing, _| engine.list_overrides(&listing));
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
@@ -40,19 +40,21 @@ impl Engine {
         follow(COPIED, |engine, listing, _| engine.take_copied(&listing, None));
         follow(FORGOTTEN, |engine, _, stop| engine.take_forgotten(stop));
         let (engine, recall_stop) = (Arc::clone(&self), stop.clone());
-        self.tasks.spawn(async move { engine.recalled.follow(&engine.meta, AGAIN_AFTER, recall_stop).await });
+        self.lifecycle.tasks.spawn(async move {
+            engine.outage.recalled.follow(&engine.meta, AGAIN_AFTER, recall_stop).await
+        });
         let (engine, tell_stop) = (Arc::clone(&self), stop.clone());
-        self.tasks.spawn(async move { engine.tell_what_was_missed(tell_stop).await });
+        self.lifecycle.tasks.spawn(async move { engine.tell_what_was_missed(tell_stop).await });
         let (engine, seen_stop) = (Arc::clone(&self), stop.clone());
-        self.tasks.spawn(async move { engine.note_seen_forever(seen_stop).await });
+        self.lifecycle.tasks.spawn(async move { engine.note_seen_forever(seen_stop).await });
         let (engine, health_stop) = (Arc::clone(&self), stop.clone());
-        self.tasks.spawn(async move { engine.watch_health(health_stop).await });
+        self.lifecycle.tasks.spawn(async move { engine.watch_health(health_stop).await });
         let (engine, settle_stop) = (Arc::clone(&self), stop.clone());
-        self.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
+        self.lifecycle.tasks.spawn(async move { engine.settle_forever(settle_stop).await });
         stop.cancelled().await;
-        self.stop.cancel();
-        self.tasks.close();
-        self.tasks.wait().await;
+        self.lifecycle.stop.cancel();
+        self.lifecycle.tasks.close();
+        self.lifecycle.tasks.wait().await;
         let engine = Arc::clone(&self);
         if let Err(error) = blocking(move || engine.cache.close()).await {
             warn!(%error, "the cache was not closed in order; its grains will be verified at their next \
@@ -93,25 +95,25 @@ impl Engine {
 
     fn take_nodes(&self, listing: Listing) {
         let nodes: BTreeMap<NodeId, NodeRecord> = entries(NODES, &listing).collect();
-        let has_changed = self.nodes.send_if_modified(|known| {
+        let has_changed = self.watched.nodes.send_if_modified(|known| {
             let changed = *known != nodes;
-            self.absent.note(known, &nodes);
+            self.neighbours.absent.note(known, &nodes);
             *known = nodes;
             changed
         });
         if has_changed {
-            self.news.fetch_add(1, Relaxed);
+            self.runs.news.fetch_add(1, Relaxed);
         }
     }
 
     fn take_ranks(self: &Arc<Self>, listing: Listing, stop: &CancellationToken) {
         let launches: BTreeMap<RunId, RanksRecord> = entries(RANKS, &listing).collect();
-        let before = self.launches.send_replace(launches.clone());
+        let before = self.watched.launches.send_replace(launches.clone());
         if !before.keys().eq(launches.keys()) {
-            self.news.fetch_add(1, Relaxed);
+            self.runs.news.fetch_add(1, Relaxed);
         }
         {
-            let mut driven = self.driven.lock().expect("no panic while held");
+            let mut driven = self.runs.driven.lock().expect("no panic while held");
             driven.retain(|run, ended| {
                 let active = launches.contains_key(run);
                 if !active {
@@ -137,7 +139,7 @@ impl Engine {
     pub(super) fn spawn_drive(self: &Arc<Self>, run: &RunId, stop: &CancellationToken) -> CancellationToken {
         let (ended, stop) = (CancellationToken::new(), stop.clone());
         let (engine, run, until) = (Arc::clone(self), run.clone(), ended.clone());
-        self.tasks.spawn(async move { engine.open_and_drive(run, until, stop).await });
+        self.lifecycle.tasks.spawn(async move { engine.open_and_drive(run, until, stop).await });
         ended
     }
 
@@ -153,7 +155,7 @@ impl Engine {
                 () = tokio::time::sleep(AGAIN_AFTER) => {}
             }
         };
-        if let Some(ranks) = self.launches.borrow().get(&id) {
+        if let Some(ranks) = self.watched.launches.borrow().get(&id) {
             run.launched(ranks);
         }
         self.drive(Arc::clone(&run), ended, stop).await;
@@ -165,12 +167,14 @@ impl Engine {
             if let Some(state) = self.known_run(&run) {
                 state.set_placement(placement.clone());
             }
-            self.placements.send_modify(|placements| drop(placements.insert(run, placement)));
+            self.watched.placements.send_modify(|placements| drop(placements.insert(run, placement)));
         }
         // Those of runs that were removed.
         let keys: BTreeSet<&str> = listing.entries.iter().map(|(key, _)| &key[PLACEMENTS.len()..]).collect();
-        self.placements.send_modify(|placements| placements.retain(|run, _| keys.contains(run.as_str())));
-        self.news.fetch_add(1, Relaxed);
+        self.watched
+            .placements
+            .send_modify(|placements| placements.retain(|run, _| keys.contains(run.as_str())));
+        self.runs.news.fetch_add(1, Relaxed);
     }
 
     /// Looks up the placement if this node goes by an older one than `generation`. Without the metastore it
@@ -195,10 +199,10 @@ impl Engine {
 
     /// Keeps every active run's placement on live nodes that are not drained.
     async fn settle_forever(self: Arc<Self>, stop: CancellationToken) {
-        let mut nodes = self.nodes.subscribe();
-        let mut launches = self.launches.subscribe();
-        let mut draining = self.draining.subscribe();
-        let mut copied = self.copied.subscribe();
+        let mut nodes = self.watched.nodes.subscribe();
+        let mut launches = self.watched.launches.subscribe();
+        let mut draining = self.watched.draining.subscribe();
+        let mut copied = self.watched.copied.subscribe();
         loop {
             let active: Vec<(RunId, RanksRecord)> = launches
                 .borrow_and_update()
@@ -276,7 +280,7 @@ impl Engine {
         current: Option<&Placement>,
         even_if_gathering: bool,
     ) -> Option<Placement> {
-        let live: Vec<NodeId> = self.nodes.borrow().keys().cloned().collect();
+        let live: Vec<NodeId> = self.watched.nodes.borrow().keys().cloned().collect();
         let gathering = ranks.nodes.iter().any(Option::is_none);
         let is_orphaned = |now: &Placement| now.hosts.iter().any(|host| live.binary_search(host).is_err());
         if live.is_empty() || (gathering && !even_if_gathering && !current.is_some_and(is_orphaned)) {

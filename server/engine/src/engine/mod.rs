@@ -30,6 +30,7 @@ mod misses;
 mod obtain;
 mod overrides;
 mod pace;
+mod parts;
 mod passes;
 mod past;
 mod plan_reader;
@@ -45,14 +46,13 @@ mod timeline;
 mod value;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use shardd_api::duration::now;
-use shardd_api::exchange::ExchangeSettings;
 use shardd_api::explain::MissesExplained;
 use shardd_api::node::{NodeId, NodeRecord};
 use shardd_api::problem::Kind;
@@ -63,12 +63,10 @@ use shardd_api::status::{NodeStatus, Reader};
 use shardd_api::timeline::Timeline;
 use shardd_plan::{GrainNo, Plan};
 use shardd_store::catalog::{Guard, RUN_IDLE_TIMEOUT, Reach, StoreOf};
-use shardd_store::metastore::{Expected, MetaError, Metastore, Recalled};
+use shardd_store::metastore::{Expected, MetaError, Metastore};
 use shardd_store::origin::{Origin, OriginError};
 use shardfmt::{GrainKey, PlanId};
-use tokio::sync::{Semaphore, mpsc, watch};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::cache::Cache;
@@ -77,8 +75,8 @@ use crate::peers::{Ack, FetchMode, FetchRequest, PeerError, PeerService, Peers, 
 use away::is_away;
 use counters::Counters;
 pub use error::EngineError;
-use gate::Gate;
 use keys::{RANKS, RUNS};
+use parts::{ExchangeParts, Lifecycle, Neighbours, Outage, RunTable, Upkeep, Watched};
 pub use passes::{PassError, Passes};
 pub use plan_reader::PlanReader;
 pub(crate) use run::RunState;
@@ -90,9 +88,6 @@ const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a host that asks waits for what this node is just reading in its stead.
 const OWN_READS: Duration = Duration::from_secs(1);
 
-/// How many whole shards may be in memory at once.
-const WHOLE_SHARDS: usize = 4;
-
 /// A node's engine. Create it with [`Engine::new`], keep [`Engine::run_until`] running, and call the rest from anywhere.
 pub struct Engine {
     node: NodeId,
@@ -101,47 +96,15 @@ pub struct Engine {
     origin: Arc<Origin>,
     cache: Arc<Cache>,
     meta: Arc<dyn Metastore>,
-    /// The last news of it, for outages...
-    recalled: Arc<Recalled>,
-    /// ...and the news to send afterwards.
-    away: away::Away,
     peers: Arc<dyn Peers>,
-    nodes: watch::Sender<BTreeMap<NodeId, NodeRecord>>,
-    launches: watch::Sender<BTreeMap<RunId, RanksRecord>>,
-    /// Nodes that are to host nothing.
-    draining: watch::Sender<BTreeMap<NodeId, drain::DrainRecord>>,
-    /// The generation up to which nodes have copied the partitions moved to them.
-    copied: watch::Sender<BTreeMap<(RunId, NodeId), u64>>,
-    placements: watch::Sender<BTreeMap<RunId, Placement>>,
-    runs: Mutex<BTreeMap<RunId, Arc<RunState>>>,
-    /// Counts what may change how much room a run has here: other nodes, other runs, other placements.
-    news: AtomicU64,
-    driven: Mutex<BTreeMap<RunId, CancellationToken>>,
-    whole_shards: Semaphore,
+    watched: Watched,
+    runs: RunTable,
+    exchange: ExchangeParts,
+    neighbours: Neighbours,
+    outage: Outage,
+    upkeep: Upkeep,
     counters: Counters,
-    /// Who is slow, silent or wrong.
-    health: health::Health,
-    /// Nodes that are expected and not there.
-    absent: lost::Absent,
-    /// Peers that did not answer in time, and since when; until they do.
-    silent: Mutex<BTreeMap<NodeId, tokio::time::Instant>>,
-    exchange_settings: watch::Sender<ExchangeSettings>,
-    /// The own settings of the exchange, and its overrides.
-    said: Mutex<overrides::EffectiveSettings>,
-    /// Held by the caller that clears the cache.
-    clearing: tokio::sync::Mutex<()>,
-    /// The rate of all runs together.
-    exchange_gate: Gate,
-    unsynced: Mutex<exchange::Unsynced>,
-    sync_turn: tokio::sync::Mutex<exchange::SyncTurn>,
-    /// Logged once, not for every grain.
-    cache_trouble: AtomicBool,
-    /// Runs whose hosted grains are being brought here.
-    filling: AtomicUsize,
-    pub(crate) tasks: TaskTracker,
-    started: tokio::time::Instant,
-    /// Cancelled when the node stops: what the engine started ends soon.
-    pub(crate) stop: CancellationToken,
+    pub(crate) lifecycle: Lifecycle,
 }
 
 impl Engine {
@@ -159,33 +122,15 @@ impl Engine {
             origin,
             cache,
             meta,
-            recalled: Arc::new(Recalled::new(away::REMEMBERED)),
-            away: away::Away::default(),
             peers,
-            nodes: watch::Sender::new(BTreeMap::new()),
-            launches: watch::Sender::new(BTreeMap::new()),
-            draining: watch::Sender::new(BTreeMap::new()),
-            copied: watch::Sender::new(BTreeMap::new()),
-            placements: watch::Sender::new(BTreeMap::new()),
-            runs: Mutex::default(),
-            news: AtomicU64::new(0),
-            driven: Mutex::default(),
-            whole_shards: Semaphore::new(WHOLE_SHARDS),
+            watched: Watched::default(),
+            runs: RunTable::default(),
+            exchange: ExchangeParts::default(),
+            neighbours: Neighbours::default(),
+            outage: Outage::default(),
+            upkeep: Upkeep::default(),
             counters: Counters::default(),
-            health: health::Health::default(),
-            absent: lost::Absent::default(),
-            silent: Mutex::default(),
-            exchange_settings: watch::Sender::default(),
-            said: Mutex::default(),
-            clearing: tokio::sync::Mutex::default(),
-            exchange_gate: Gate::new(f64::INFINITY),
-            unsynced: Mutex::default(),
-            sync_turn: tokio::sync::Mutex::default(),
-            cache_trouble: AtomicBool::new(false),
-            filling: AtomicUsize::new(0),
-            tasks: TaskTracker::new(),
-            started: tokio::time::Instant::now(),
-            stop: CancellationToken::new(),
+            lifecycle: Lifecycle::default(),
         })
     }
 
@@ -366,7 +311,7 @@ impl Engine {
 
     /// How many ranks are attached to a run, anywhere, as this node knows it.
     fn attached(&self, id: &RunId) -> u32 {
-        let launches = self.launches.borrow();
+        let launches = self.watched.launches.borrow();
         let nodes = launches.get(id).map_or(&[][..], |ranks| &ranks.nodes[..]);
         nodes.iter().flatten().count() as u32
     }
@@ -394,12 +339,12 @@ impl Engine {
 
     /// The live nodes, as this one knows them.
     pub fn nodes(&self) -> Vec<NodeRecord> {
-        self.nodes.borrow().values().cloned().collect()
+        self.watched.nodes.borrow().values().cloned().collect()
     }
 
     /// The room of each live node's cache for a run beside the other runs that are being read.
     pub(crate) fn free_for(&self, run: &RunState) -> BTreeMap<NodeId, u64> {
-        capacity::free(self.nodes.borrow().values(), &self.reserved_beside(run))
+        capacity::free(self.watched.nodes.borrow().values(), &self.reserved_beside(run))
     }
 
     /// The need of the other runs that are being read of each node's cache. Those of one plan share.
@@ -422,7 +367,7 @@ impl Engine {
 
     /// The placement of every run, as this node knows it.
     pub fn placements(&self) -> BTreeMap<RunId, Placement> {
-        self.placements.borrow().clone()
+        self.watched.placements.borrow().clone()
     }
 
     /// All runs ever created.
@@ -490,8 +435,8 @@ impl Engine {
             origin_requests: self.origin.requests(),
             origin_reread: self.origin.reread(),
             origin_wire: self.origin.wire(),
-            measured: self.health.measured(),
-            troubles: self.health.says(),
+            measured: self.neighbours.health.measured(),
+            troubles: self.neighbours.health.says(),
             exchange_now: self.exchange_now(),
             readers: self.readers(),
             metadata: None,
@@ -510,10 +455,10 @@ impl Engine {
     /// The reason against new work on this node, if there is one: others do not see it yet, or it is bringing
     /// grains that it hosts.
     pub fn unready(&self) -> Option<String> {
-        if !self.nodes.borrow().contains_key(&self.node) {
+        if !self.watched.nodes.borrow().contains_key(&self.node) {
             return Some(format!("node {} is not among the nodes of its cluster yet", self.node));
         }
-        match self.filling.load(Relaxed) {
+        match self.runs.filling.load(Relaxed) {
             0 => None,
             runs => Some(format!("node {} is filling its cache for {runs} of its runs", self.node)),
         }
@@ -558,24 +503,24 @@ impl Engine {
         let record = self.record(id).await?;
         let (plan, manifest) = self.plan(record.plan).await?;
         let state = Arc::new(RunState::new(record, plan, manifest));
-        if let Some(placement) = self.placements.borrow().get(id) {
+        if let Some(placement) = self.watched.placements.borrow().get(id) {
             state.set_placement(placement.clone());
         }
-        if let Some(ranks) = self.launches.borrow().get(id) {
+        if let Some(ranks) = self.watched.launches.borrow().get(id) {
             state.launched(ranks);
         }
-        let mut runs = self.runs.lock().expect("no panic while held");
+        let mut runs = self.runs.states.lock().expect("no panic while held");
         let run = Arc::clone(runs.entry(id.clone()).or_insert(state));
-        self.news.fetch_add(1, Relaxed);
+        self.runs.news.fetch_add(1, Relaxed);
         Ok(run)
     }
 
     pub(crate) fn known_run(&self, id: &RunId) -> Option<Arc<RunState>> {
-        self.runs.lock().expect("no panic while held").get(id).cloned()
+        self.runs.states.lock().expect("no panic while held").get(id).cloned()
     }
 
     pub(crate) fn live_nodes(&self) -> BTreeSet<NodeId> {
-        self.nodes.borrow().keys().cloned().collect()
+        self.watched.nodes.borrow().keys().cloned().collect()
     }
 
     /// The names of the runs that are being read, by the latest news of this node: their segments are not
@@ -586,7 +531,7 @@ impl Engine {
     }
 
     pub(crate) fn active_run_states(&self) -> Vec<Arc<RunState>> {
-        let active: Vec<RunId> = self.launches.borrow().keys().cloned().collect();
+        let active: Vec<RunId> = self.watched.launches.borrow().keys().cloned().collect();
         active.iter().filter_map(|run| self.known_run(run)).collect()
     }
 

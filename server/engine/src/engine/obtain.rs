@@ -271,12 +271,12 @@ impl Engine {
                 let answer = match timeout(patience, self.fetch_from(&node, request)).await {
                     Ok(Ok(answer)) => answer,
                     Ok(Err(error)) => {
-                        self.health.unanswered(&node, began.elapsed());
+                        self.neighbours.health.unanswered(&node, began.elapsed());
                         debug!(peer = %node, %error, "a peer could not be asked for grains");
                         return (node, Vec::new());
                     }
                     Err(_) => {
-                        self.health.unanswered(&node, patience);
+                        self.neighbours.health.unanswered(&node, patience);
                         if patience >= FAIR_TIMEOUT {
                             self.fell_silent(run, &node);
                         }
@@ -287,7 +287,7 @@ impl Engine {
                 // A reader may have to read the shard first.
                 if effort == FetchMode::Cached {
                     let bytes = answer.iter().flatten().map(Bytes::len).sum();
-                    self.health.answered(&node, began.elapsed(), bytes);
+                    self.neighbours.health.answered(&node, began.elapsed(), bytes);
                 }
                 let given = grains.into_iter().zip(answer).filter_map(|(grain, bytes)| Some((grain, bytes?)));
                 (node, given.collect::<Vec<_>>())
@@ -302,7 +302,7 @@ impl Engine {
             };
             if !absorbed.corrupt.is_empty() {
                 Counters::add(&self.counters.corrupt_from_peers, absorbed.corrupt.len());
-                self.health.gave_wrong(&node, absorbed.corrupt.len());
+                self.neighbours.health.gave_wrong(&node, absorbed.corrupt.len());
                 warn!(peer = %node, grain = %run.key(absorbed.corrupt[0]), count = absorbed.corrupt.len(),
                       "a peer sent grains that do not match the manifest; asking elsewhere");
                 self.spawn_doubt(run, epoch, node.clone(), &absorbed.corrupt);
@@ -317,9 +317,9 @@ impl Engine {
     fn spawn_doubt(self: &Arc<Self>, run: &RunState, epoch: u32, node: NodeId, grains: &[GrainNo]) {
         let request = run.request(epoch, grains, FetchMode::Doubt);
         let engine = Arc::clone(self);
-        self.tasks.spawn(async move {
+        self.lifecycle.tasks.spawn(async move {
             let told = timeout(PEER_TIMEOUT, engine.peers.fetch(&node, request));
-            if let Some(Ok(Err(error))) = engine.stop.run_until_cancelled(told).await {
+            if let Some(Ok(Err(error))) = engine.lifecycle.stop.run_until_cancelled(told).await {
                 debug!(peer = %node, %error, "a peer could not be notified that it sent a wrong grain");
             }
         });
@@ -333,7 +333,7 @@ impl Engine {
     ) -> Result<Vec<Option<Bytes>>, PeerError> {
         loop {
             match self.peers.fetch(node, request.clone()).await {
-                Err(PeerError::Unreachable { .. }) if self.started.elapsed() < MEETING => {}
+                Err(PeerError::Unreachable { .. }) if self.lifecycle.started.elapsed() < MEETING => {}
                 answer => return answer,
             }
             tokio::time::sleep(RETRY_DELAY).await;
@@ -418,7 +418,7 @@ impl Engine {
                 if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
                     run.keeping.finds_no_room(epoch, grain);
                 }
-                if !self.cache_trouble.swap(true, Relaxed) {
+                if !self.upkeep.trouble_logged.swap(true, Relaxed) {
                     warn!(%error, "the cache takes no more grains; reading continues from peers and the \
                         store");
                 }
@@ -551,7 +551,7 @@ impl Engine {
         if missing.is_empty() {
             return Ok(());
         }
-        let _filling = Filling::begin(&self.filling);
+        let _filling = Filling::begin(&self.runs.filling);
         let began = Instant::now();
         let is_full = AtomicBool::new(false);
         let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();

@@ -29,7 +29,7 @@ pub(super) struct EffectiveSettings {
 impl Engine {
     /// The overrides of the exchange, as this node knows them.
     pub fn exchange_overrides(&self) -> ExchangeOverrides {
-        self.said.lock().expect("no panic while held").overrides.clone()
+        self.exchange.overrides.lock().expect("no panic while held").overrides.clone()
     }
 
     /// Overrides the pace of the exchange, on one node or on all. Returns what holds then.
@@ -74,7 +74,7 @@ impl Engine {
 
     /// The pace of this node's exchange.
     pub fn exchange_now(&self) -> ExchangeNow {
-        let ExchangeSettings { rate, paused } = *self.exchange_settings.borrow();
+        let ExchangeSettings { rate, paused } = *self.exchange.settings.borrow();
         let waiting = self.active_run_states().into_iter().filter_map(|run| {
             let bytes = run.bytes_to_send();
             (bytes > 0).then(|| ExchangeWaiting { run: run.record.id.clone(), bytes })
@@ -100,14 +100,14 @@ impl Engine {
     }
 
     fn go_by(&self, change: impl FnOnce(&mut EffectiveSettings)) {
-        let mut said = self.said.lock().expect("no panic while held");
+        let mut said = self.exchange.overrides.lock().expect("no panic while held");
         change(&mut said);
         let settings = said.overrides.settings_of(&self.node, said.own);
-        self.exchange_settings.send_if_modified(|now| {
+        self.exchange.settings.send_if_modified(|now| {
             let changes = *now != settings;
             *now = settings;
             if changes {
-                self.exchange_gate.set_rate(settings.most());
+                self.exchange.gate.set_rate(settings.most());
             }
             changes
         });

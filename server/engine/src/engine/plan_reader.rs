@@ -61,13 +61,13 @@ impl PlanReader {
     /// A grain that neither a host nor the store gives, and a node that stops meanwhile.
     pub async fn read(&self, epoch: u32, grains: &[GrainNo]) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
         tokio::select! {
-            () = self.engine.stop.cancelled() => Err(EngineError::Stopping),
+            () = self.engine.lifecycle.stop.cancelled() => Err(EngineError::Stopping),
             read = self.engine.bytes_of(&self.run, epoch, grains) => read,
         }
     }
 
     /// Runs `job` on a thread where blocking is allowed. The node waits for it when it stops.
     pub fn spawn_blocking(&self, job: impl FnOnce() + Send + 'static) {
-        self.engine.tasks.spawn_blocking(job);
+        self.engine.lifecycle.tasks.spawn_blocking(job);
     }
 }

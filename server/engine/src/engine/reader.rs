@@ -43,9 +43,9 @@ impl Engine {
                     readings.insert(shard, Arc::clone(&reading));
                     let (engine, run, reading) = (Arc::clone(self), Arc::clone(run), Arc::clone(&reading));
                     let begun = Arc::clone(&reading);
-                    self.tasks.spawn(async move {
+                    self.lifecycle.tasks.spawn(async move {
                         tokio::select! {
-                            () = engine.stop.cancelled() => {}
+                            () = engine.lifecycle.stop.cancelled() => {}
                             () = engine.read_and_forward(&run, shard, epoch, &reading) => {}
                         }
                         reading.outcome.send_if_modified(|outcome| {
@@ -85,7 +85,7 @@ impl Engine {
         if !self.is_new(run, shard, epoch).await {
             return;
         }
-        let _permit = self.whole_shards.acquire().await.expect("the semaphore is never closed");
+        let _permit = self.upkeep.whole_shards.acquire().await.expect("the semaphore is never closed");
         let whole = match self.read_whole(run, shard).await {
             Ok(whole) => whole,
             Err(error) => {
@@ -157,7 +157,7 @@ impl Engine {
         match timeout(PEER_TIMEOUT, ask).await {
             Ok(has) => has,
             Err(_) => {
-                self.health.unanswered(host, PEER_TIMEOUT);
+                self.neighbours.health.unanswered(host, PEER_TIMEOUT);
                 self.fell_silent(run, host);
                 false
             }

@@ -15,12 +15,12 @@ impl Engine {
     /// Looks for runs that this node knows and that are no more.
     pub(super) fn take_runs(self: &Arc<Self>, listing: &Listing, stop: &CancellationToken) {
         let records: BTreeMap<RunId, RunRecord> = entries(RUNS, listing).collect();
-        let known = self.runs.lock().expect("no panic while held").clone();
+        let known = self.runs.states.lock().expect("no panic while held").clone();
         for (id, run) in known {
             let is_there = records.get(&id).is_some_and(|record| record.is_same_run(&run.record));
             if !is_there {
                 let (engine, stop) = (Arc::clone(self), stop.clone());
-                self.tasks.spawn(async move { engine.drop_if_removed(run, stop).await });
+                self.lifecycle.tasks.spawn(async move { engine.drop_if_removed(run, stop).await });
             }
         }
     }
@@ -54,7 +54,7 @@ impl Engine {
 
     fn forget_run(&self, run: &Arc<RunState>) {
         let id = &run.record.id;
-        let mut runs = self.runs.lock().expect("no panic while held");
+        let mut runs = self.runs.states.lock().expect("no panic while held");
         if runs.get(id).is_some_and(|known| Arc::ptr_eq(known, run)) {
             runs.remove(id);
         }
@@ -65,10 +65,10 @@ impl Engine {
 
     /// Another run of that name may be read already.
     fn drive_again(self: &Arc<Self>, id: &RunId, stop: &CancellationToken) {
-        let mut driven = self.driven.lock().expect("no panic while held");
+        let mut driven = self.runs.driven.lock().expect("no panic while held");
         if let Some(ended) = driven.remove(id) {
             ended.cancel();
-            if self.launches.borrow().contains_key(id) {
+            if self.watched.launches.borrow().contains_key(id) {
                 driven.insert(id.clone(), self.spawn_drive(id, stop));
             }
         }
@@ -77,7 +77,7 @@ impl Engine {
     /// Drops from the cache what only this run wanted: the bytes that came back.
     async fn clear_run(self: &Arc<Self>, id: &RunId) -> Result<u64, EngineError> {
         let runs = self.runs_with_ranks().await?;
-        let _one_after_the_other = self.clearing.lock().await;
+        let _one_after_the_other = self.upkeep.clearing.lock().await;
         let (engine, name) = (Arc::clone(self), id.to_string());
         let clear = move || {
             let wanted = engine.wanted_class(&runs);

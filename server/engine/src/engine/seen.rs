@@ -37,7 +37,7 @@ impl Engine {
         let is_due = |ranks: &RanksRecord| {
             ranks.seen.is_none_or(|seen| at.saturating_sub(seen) >= NOTED_EVERY.as_secs())
         };
-        if !self.launches.borrow().get(run).is_some_and(is_due) {
+        if !self.watched.launches.borrow().get(run).is_some_and(is_due) {
             return Ok(());
         }
         self.change_ranks(run, |ranks| {

@@ -17,19 +17,20 @@ const ASK_AGAIN: Duration = Duration::from_millis(500);
 impl Engine {
     /// Whether a peer is waited for: it has answered since it last did not.
     pub(super) fn talks(&self, node: &NodeId) -> bool {
-        !self.silent.lock().expect("no panic while held").contains_key(node)
+        !self.neighbours.silent.lock().expect("no panic while held").contains_key(node)
     }
 
     /// A peer did not answer in the time that is fair. It is asked in the background until it does, or is no member any more.
     pub(super) fn fell_silent(self: &Arc<Self>, run: &RunState, node: &NodeId) {
-        let since = self.silent.lock().expect("no panic while held").insert(node.clone(), Instant::now());
+        let since =
+            self.neighbours.silent.lock().expect("no panic while held").insert(node.clone(), Instant::now());
         if since.is_some() {
             return; // it is being asked
         }
         info!(peer = %node, "a peer is silent; it is left alone until it answers");
         let (engine, node) = (Arc::clone(self), node.clone());
         let small = run.request(0, &[GrainNo(0)], FetchMode::Probe);
-        self.tasks.spawn(async move {
+        self.lifecycle.tasks.spawn(async move {
             let until_it_talks = async {
                 while engine.live_nodes().contains(&node) {
                     if let Ok(Ok(_)) = timeout(PEER_TIMEOUT, engine.peers.fetch(&node, small.clone())).await {
@@ -38,9 +39,9 @@ impl Engine {
                     sleep(ASK_AGAIN).await;
                 }
             };
-            engine.stop.run_until_cancelled(until_it_talks).await;
+            engine.lifecycle.stop.run_until_cancelled(until_it_talks).await;
             debug!(peer = %node, "a peer is asked again");
-            engine.silent.lock().expect("no panic while held").remove(&node);
+            engine.neighbours.silent.lock().expect("no panic while held").remove(&node);
         });
     }
 }

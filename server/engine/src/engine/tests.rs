@@ -237,7 +237,7 @@ impl World {
     /// Waits until every engine knows `count` nodes.
     async fn know_each_other(&self, count: usize) {
         for engine in &self.engines {
-            let mut nodes = engine.nodes.subscribe();
+            let mut nodes = engine.watched.nodes.subscribe();
             nodes.wait_for(|nodes| nodes.len() == count).await.expect("the engine lives");
         }
     }
@@ -353,8 +353,8 @@ impl World {
     async fn end(self) {
         self.stop.cancel();
         for engine in &self.engines {
-            engine.tasks.close();
-            engine.tasks.wait().await;
+            engine.lifecycle.tasks.close();
+            engine.lifecycle.tasks.wait().await;
         }
     }
 }
@@ -593,7 +593,7 @@ async fn a_slow_disk_is_named_to_all_until_it_is_fast_again_or_its_node_has_gone
     cluster.know_each_other(3).await;
     let reads = |millis: [u64; 3]| {
         for (engine, millis) in cluster.engines.iter().zip(millis) {
-            (0..9).for_each(|_| engine.health.read_took(Duration::from_millis(millis)));
+            (0..9).for_each(|_| engine.neighbours.health.read_took(Duration::from_millis(millis)));
         }
     };
     let named = || {

@@ -123,7 +123,7 @@ impl Outbox {
         drop(state);
         if !is_served {
             let outbox = Arc::clone(self);
-            self.engine.tasks.spawn(async move { outbox.serve(&to).await });
+            self.engine.lifecycle.tasks.spawn(async move { outbox.serve(&to).await });
         }
     }
 
@@ -391,7 +391,7 @@ struct Gates<'a> {
 impl Pace for Gates<'_> {
     async fn pass(&self, bytes: u64) {
         self.outbox.gate.pass(bytes).await;
-        self.outbox.engine.exchange_gate.pass(bytes).await;
+        self.outbox.engine.exchange.gate.pass(bytes).await;
         // One stream asks, piece after piece.
         let left = self.left.load(Relaxed);
         let passed = bytes.min(left);

@@ -8,7 +8,7 @@ use shardd_api::explain::{MissSource, Wanted};
 use super::*;
 
 async fn settles(engine: &Engine, wanted: ExchangeSettings) {
-    let mut settings = engine.exchange_settings.subscribe();
+    let mut settings = engine.exchange.settings.subscribe();
     let settled = settings.wait_for(|now| *now == wanted);
     tokio::time::timeout(Duration::from_secs(60), settled).await.expect("in time").expect("the engine lives");
 }
@@ -121,7 +121,7 @@ async fn clearing_at_every_step_takes_nothing_that_a_run_needs_and_in_the_end_ta
     let of = |version, dry_run| Evict { version, dry_run };
     let cleared = async {
         for engine in &cluster.engines {
-            let mut launches = engine.launches.subscribe();
+            let mut launches = engine.watched.launches.subscribe();
             launches.wait_for(BTreeMap::is_empty).await.expect("the engine lives");
             let would = engine.evict(of(None, true)).await.expect("looked");
             assert!(would.cleared.grains > 0 && would.used_bytes > 0, "a dry run takes nothing");

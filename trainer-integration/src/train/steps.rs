@@ -1,0 +1,287 @@
+//! The steps of a training, from the first to the last: read, compute, judge, note, report, checkpoint.
+
+use std::time::Instant;
+
+use shardd_store::record::Digest128;
+use tracing::{info, warn};
+
+use super::agree::{compare, kept};
+use super::feed::{Feed, Prepared};
+use super::guard::Verdict;
+use super::tell::tell;
+use super::train_state::TrainState;
+use super::{Progress, StepTime, Training};
+use crate::checkpoint::{CheckpointError, CheckpointManager, Next, Place, Settings, Snapshot};
+use crate::engine::{StepLoss, StepPlan};
+use crate::error::TrainError;
+use crate::ledger::Usage;
+use crate::optim::Schedule;
+use crate::record::{Noted, Recorder};
+use crate::reduce::VirtualRanks;
+use crate::scaling::LossScale;
+use crate::source::Step;
+use crate::trace::{Lane, Tracer};
+use crate::zero::mesh::Mesh;
+
+/// A training under way, on one rank.
+pub(super) struct Steps<'a> {
+    pub(super) training: &'a Training<'a>,
+    pub(super) settings: &'a Settings,
+    pub(super) state: &'a mut TrainState,
+    pub(super) recorder: &'a mut Option<Recorder>,
+    pub(super) observe: &'a mut (dyn FnMut(Progress) + Send),
+    pub(super) keeper: CheckpointManager,
+    pub(super) schedule: Schedule,
+    pub(super) ranks: VirtualRanks,
+    /// Answers that the model gives to a sample.
+    pub(super) answers: u64,
+    pub(super) tracer: Tracer,
+    pub(super) mesh: Option<Mesh>,
+    pub(super) most: Usage,
+    pub(super) started: Instant,
+    pub(super) laps: Laps,
+    /// Steps and samples of the processes before this one.
+    pub(super) before: (u64, u64),
+}
+
+/// A step that is computed, and judged.
+struct Computed {
+    plan: StepPlan,
+    loss: StepLoss,
+    verdict: Verdict,
+    inputs: Vec<Digest128>,
+    time: StepTime,
+}
+
+impl Steps<'_> {
+    /// Trains until the data ends, or the training is asked to stop or to pause.
+    pub(super) fn run(&mut self, feed: &mut Feed<'_, '_>) -> Result<Next, TrainError> {
+        loop {
+            let waiting = self.tracer.span(Lane::Data, || "wait for samples");
+            let Some((step, prepared)) = feed.next()? else { return Ok(Next::Step) };
+            drop(waiting);
+            let wait_s = self.laps.next();
+            let computed = self.compute(feed, &step, prepared, wait_s)?;
+            self.account(&step, &computed)?;
+            self.compare(&step)?;
+            self.report(&step, &computed);
+            let next = self.checkpoint()?;
+            if next != Next::Step {
+                return Ok(next);
+            }
+        }
+    }
+
+    /// Lets the time of the training begin now.
+    pub(super) fn restart_clocks(&mut self) {
+        self.started = Instant::now();
+        self.laps = Laps(self.started);
+    }
+
+    /// Computes the step, and applies its update if the guard takes it.
+    fn compute(
+        &mut self,
+        feed: &Feed<'_, '_>,
+        step: &Step,
+        prepared: Prepared,
+        wait_s: f64,
+    ) -> Result<Computed, TrainError> {
+        let decoding = self.tracer.span(Lane::Data, || "decode");
+        let TrainState { engine, account, guard, place, is_whole } = &mut *self.state;
+        let number = u64::from(step.epoch) * self.schedule.steps_per_epoch + step.step;
+        let start = Place { epoch: step.start.0, position: step.start.1 };
+        if let Some(place) = place.filter(|place| *place != start) {
+            return Err(TrainError::Share(format!(
+                "a step begins at {start}, the one before ended at {place}"
+            )));
+        }
+        let plan = StepPlan { number, epoch: step.epoch, rate: self.schedule.rate(number) };
+        let (shares, inputs) = feed.shares(step, prepared)?;
+        engine.digest_gradients(self.recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
+        drop(decoding);
+        let decode_s = self.laps.next();
+        let delivering = tell(&self.training.comm, self.ranks, step);
+        let mut verdict = Verdict::Overflow;
+        let loss = engine.step(shares, plan, |loss| {
+            verdict = guard.judge(loss);
+            verdict == Verdict::Take
+        })?;
+        let (update_s, reduce_s) = (engine.updating().as_secs_f64(), engine.reducing().as_secs_f64());
+        let compute_s = self.laps.next() - update_s;
+        *is_whole = false;
+        let delivered = delivering.heard()?; // it was sent before the present sums
+        *is_whole = true;
+        let answers = step.global_samples * self.answers;
+        if loss.samples != answers {
+            let message = format!("{} answers to a step that asks for {answers}", loss.samples);
+            return Err(TrainError::Share(message));
+        }
+        *place = Some(Place { epoch: step.next.0, position: step.next.1 });
+        account.deliver(step, delivered.as_deref());
+        let time = StepTime { wait_s, decode_s, compute_s, update_s, reduce_s };
+        Ok(Computed { plan, loss, verdict, inputs, time })
+    }
+
+    /// Counts the step by its verdict, and notes it in the record.
+    fn account(&mut self, step: &Step, computed: &Computed) -> Result<(), TrainError> {
+        let TrainState { engine, account, guard, is_whole, .. } = &mut *self.state;
+        match computed.verdict {
+            Verdict::Take => account.add(step, &computed.loss),
+            Verdict::Overflow => {
+                let next = engine.loss_scale().map(LossScale::factor);
+                info!(
+                    epoch = step.epoch,
+                    step = step.step,
+                    next,
+                    "gradients too large for 16 bits; the step is skipped"
+                );
+                account.overflow(step);
+            }
+            Verdict::Skip(what) => {
+                warn!(epoch = step.epoch, step = step.step, %what, "a step is skipped");
+                account.skip(step);
+            }
+            Verdict::RollBack(what) => {
+                *is_whole = false;
+                let mut to = self.keeper.go_back(account.steps)?;
+                let (undone, id) = (account.steps - to.manifest.step, to.id.short());
+                warn!(epoch = step.epoch, step = step.step, %what, undone, to = id, "going back to a checkpoint");
+                engine.resume(&mut to)?;
+                guard.go_back(&to.manifest.progress);
+                account.skip(step);
+                account.undone += undone;
+                *is_whole = true;
+            }
+            Verdict::Stop(_) => {}
+        }
+        self.note(computed)?;
+        match computed.verdict {
+            Verdict::Stop(what) => Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what }),
+            _ => Ok(()),
+        }
+    }
+
+    fn note(&mut self, computed: &Computed) -> Result<(), TrainError> {
+        let Some(recorder) = self.recorder.as_mut() else { return Ok(()) };
+        recorder.note(Noted {
+            plan: computed.plan,
+            loss: computed.loss,
+            is_skipped: computed.verdict != Verdict::Take,
+            inputs: &computed.inputs,
+            engine: &mut self.state.engine,
+        })
+    }
+
+    /// Compares the weights of all ranks, if that is due.
+    fn compare(&mut self, step: &Step) -> Result<(), TrainError> {
+        let every = self.training.config.compare_every;
+        if every == 0 || !self.state.account.steps.is_multiple_of(every) {
+            return Ok(());
+        }
+        let moment = format!("after step {} of epoch {}", step.step, step.epoch);
+        compare(&self.training.comm, &self.state.engine.digests()?, &moment)
+    }
+
+    fn report(&mut self, step: &Step, computed: &Computed) {
+        let Computed { loss, plan, .. } = computed;
+        let account = &self.state.account;
+        let (steps_before, samples_before) = self.before;
+        let elapsed_s = self.started.elapsed().as_secs_f64();
+        let memory = self.state.engine.most_memory();
+        self.most = self.most.with(memory);
+        self.tracer.count("bytes held", memory.by_kind());
+        (self.observe)(Progress {
+            rank: self.training.comm.rank(),
+            epoch: step.epoch,
+            step: step.step,
+            steps: self.schedule.steps_per_epoch,
+            loss: loss.mean(),
+            accuracy: loss.correct as f64 / loss.samples as f64,
+            is_skipped: computed.verdict != Verdict::Take,
+            loss_scale: loss.scale.map(LossScale::factor),
+            gradient_norm: loss.gradient_norm,
+            rate: plan.rate,
+            memory,
+            groups_inside_machines: self.mesh.as_ref().map(Mesh::are_inside_hosts),
+            samples_per_s: (account.samples - samples_before) as f64 / elapsed_s,
+            left_s: elapsed_s / (account.steps - steps_before) as f64
+                * (self.schedule.steps.saturating_sub(account.steps)) as f64,
+            checkpoint_s: self.keeper.held_up().as_secs_f64(),
+            time: computed.time,
+        });
+    }
+
+    /// Writes a checkpoint if one is due, and finds whether the training ends here.
+    fn checkpoint(&mut self) -> Result<Next, TrainError> {
+        let steps = self.state.account.steps;
+        let by_steps = self.training.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
+        if by_steps.is_some_and(|every| steps.is_multiple_of(every)) {
+            self.state.guard.passes_checkpoint();
+        }
+        let draft = Draft { training: self.training, settings: self.settings };
+        let (state, recorder) = (&mut *self.state, &mut *self.recorder);
+        let mut next = self.keeper.after_step(steps, || draft.snapshot(state, recorder.as_mut()))?;
+        if let Some(recorder) = self.recorder.as_mut() {
+            recorder.note_checkpoints(self.keeper.written());
+            if recorder.is_over(steps) && steps < self.schedule.steps {
+                next = Next::Stop;
+            }
+            if next != Next::Step {
+                recorder.stop()?;
+            }
+        }
+        Ok(next)
+    }
+
+    /// The checkpoint that a rollback returns to before any other is written.
+    pub(super) fn first_checkpoint(&mut self) -> Result<(), TrainError> {
+        let draft = Draft { training: self.training, settings: self.settings };
+        let (state, recorder) = (&mut *self.state, &mut *self.recorder);
+        Ok(self.keeper.begin(|| draft.snapshot(state, recorder.as_mut()))?)
+    }
+
+    /// The checkpoint at the end.
+    pub(super) fn last_checkpoint(&mut self) -> Result<(), TrainError> {
+        let draft = Draft { training: self.training, settings: self.settings };
+        let steps = self.state.account.steps;
+        let (state, recorder) = (&mut *self.state, &mut *self.recorder);
+        Ok(self.keeper.finish(steps, || draft.snapshot(state, recorder.as_mut()))?)
+    }
+
+    /// Samples that this process trained.
+    pub(super) fn samples_here(&self) -> u64 {
+        self.state.account.samples - self.before.1
+    }
+}
+
+/// The common facts of every checkpoint of a training.
+struct Draft<'a> {
+    training: &'a Training<'a>,
+    settings: &'a Settings,
+}
+
+impl Draft<'_> {
+    fn snapshot<'a>(
+        &self,
+        state: &'a mut TrainState,
+        recorder: Option<&mut Recorder>,
+    ) -> Result<Snapshot<'a>, CheckpointError> {
+        let before = recorder.map(Recorder::draft).transpose()?.flatten();
+        let run = self.training.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
+        let TrainState { engine, account, guard, place, .. } = state;
+        let progress = guard.remember(account.so_far());
+        let place = place.unwrap_or_default();
+        let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)?;
+        Ok(Snapshot { before, ..snapshot })
+    }
+}
+
+/// Times that follow each other without a gap, in seconds; holds when the last one ended.
+pub(super) struct Laps(pub(super) Instant);
+
+impl Laps {
+    fn next(&mut self) -> f64 {
+        let now = Instant::now();
+        (now - std::mem::replace(&mut self.0, now)).as_secs_f64()
+    }
+}
