@@ -32,7 +32,7 @@
 //!
 //! [`replay`] reads the samples of an earlier step again, [`audit`] proves which samples a run read, and
 //! [`label_skew`] measures how labels spread over partitions. `examples/read_store.rs` is the program above with
-//! arguments.
+//! arguments, `examples/read_nodes.rs` reads from nodes, and `examples/resume.rs` continues where it was stopped.
 
 pub mod audit;
 pub mod fork;
@@ -41,10 +41,14 @@ pub mod loader;
 pub mod replay;
 pub mod shared_cache;
 
+/// The version of Arrow whose record batches the loader returns.
+pub use arrow;
 pub use loader::{
     BatchSize, CacheChoice, Cursor, Follow, LastBatch, LoadError, Loader, LoaderConfig, LoaderSource,
     LoaderStats, MicroBatch, MixedSource, PlanRef, Step,
 };
+pub use shardd_api::protocol::RunId;
 pub use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
 pub use shardd_store::catalog::{Catalog, CatalogError, LocalCatalog, StorePlace};
+pub use shardd_store::http::Credentials;
 pub use shardfmt::{DatasetName, DatasetRef, Manifest, PlanId, VersionId};

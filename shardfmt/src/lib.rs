@@ -52,6 +52,8 @@ pub mod sparse;
 pub mod statistics;
 pub mod store;
 
+/// The version of Arrow whose record batches shards hold.
+pub use arrow;
 pub use commit::{Commit, CommitError, Message, Operation};
 pub use digest::{CommitId, Digest, MixtureId, PlanId, ShardId, StrataId, VersionId};
 pub use grain::{Grain, GrainError, GrainKey};
