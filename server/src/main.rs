@@ -152,7 +152,7 @@ fn run(config: Config) -> ExitCode {
         };
         let mut config = config;
         loop {
-            match shardd::serve::serve(config.clone(), signals.clone(), &ready).await? {
+            match shardd::serve::serve(config.clone(), signals.clone(), Box::new(ready)).await? {
                 Ended::Stopped => return Ok::<_, anyhow::Error>(()),
                 // It starts again where it was reached, and takes over the metadata.
                 Ended::ToPromote { http } => {

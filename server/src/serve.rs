@@ -166,11 +166,11 @@ pub enum Ended {
 /// # Errors
 /// [`ServeError`] when it cannot start, or finds its name taken. A data directory that was made for a node which then had
 /// nothing to keep there is gone again.
-pub fn serve<'a>(
+pub fn serve(
     config: Config,
     signals: Signals,
-    ready: &'a dyn Fn(&Ready),
-) -> Pin<Box<dyn Future<Output = Result<Ended, ServeError>> + 'a>> {
+    ready: Box<dyn FnOnce(&Ready) + Send>,
+) -> Pin<Box<dyn Future<Output = Result<Ended, ServeError>> + Send>> {
     // In a box, so that it is compiled here, and not once more in each program that calls it.
     Box::pin(async move {
         let data = config.data.clone();
@@ -184,7 +184,11 @@ pub fn serve<'a>(
     })
 }
 
-async fn serve_locked(config: Config, signals: Signals, ready: &dyn Fn(&Ready)) -> Result<Ended, ServeError> {
+async fn serve_locked(
+    config: Config,
+    signals: Signals,
+    ready: Box<dyn FnOnce(&Ready) + Send>,
+) -> Result<Ended, ServeError> {
     let listener = bind_http(config.http).await?;
     let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
     let mut role = take_role(&config).await?;
@@ -855,9 +859,11 @@ mod tests {
     async fn start(settings: Settings) -> Result<Running, ServeError> {
         let (signals, (tell, told)) = (Signals::default(), oneshot::channel());
         let (config, stop) = (settings.resolve().expect("good settings"), signals.stop.clone());
-        let serving = tokio::spawn(serve(config, signals, |ready| {
-            tell.send(ready.clone()).expect("a receiver waits");
-        }));
+        let serving = tokio::spawn(serve(
+            config,
+            signals,
+            Box::new(|ready| tell.send(ready.clone()).expect("a receiver waits")),
+        ));
         match told.await {
             Ok(ready) => Ok(Running { ready, stop, serving }),
             Err(_) => Err(serving.await.expect("no panic").expect_err("it was never ready")),

@@ -50,5 +50,5 @@ pub struct NodeState {
     pub drained: Drained,
     /// The faults that nodes report of it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub troubles: Vec<HealthIssue>,
+    pub health_issues: Vec<HealthIssue>,
 }

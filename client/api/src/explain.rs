@@ -144,7 +144,7 @@ pub enum Wanted {
     ToKeep,
 }
 
-/// Grains that were not here, by epoch, reason and giver.
+/// Grains that were not here, by epoch, reason and source.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct MissCount {
@@ -153,7 +153,7 @@ pub struct MissCount {
     /// The reason.
     pub wanted: Wanted,
     /// Who gave them.
-    pub giver: MissSource,
+    pub source: MissSource,
     /// Its name, if it is a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
@@ -175,7 +175,7 @@ pub struct MissedGrain {
     /// The partition that has it in that epoch.
     pub partition: u32,
     /// Who gave it.
-    pub giver: MissSource,
+    pub source: MissSource,
     /// Its name, if it is a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
@@ -188,7 +188,7 @@ pub struct MissedGrain {
 pub struct MissesExplained {
     /// The node.
     pub node: NodeId,
-    /// By epoch, reason and giver.
+    /// By epoch, reason and source.
     pub counts: Vec<MissCount>,
     /// The last of those that a loader waited for, the newest last.
     pub latest: Vec<MissedGrain>,

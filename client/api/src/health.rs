@@ -254,8 +254,8 @@ mod tests {
         Disk { read_micros: Some(micros), sync_micros: None }
     }
 
-    fn said(troubles: &[HealthIssue]) -> Vec<(String, Ailment)> {
-        troubles.iter().map(|trouble| (trouble.node.to_string(), trouble.what)).collect()
+    fn said(health_issues: &[HealthIssue]) -> Vec<(String, Ailment)> {
+        health_issues.iter().map(|trouble| (trouble.node.to_string(), trouble.what)).collect()
     }
 
     #[test]

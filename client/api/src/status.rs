@@ -35,7 +35,7 @@ pub struct NodeStatus {
     pub measured: Measured,
     /// Its findings on itself and on them.
     #[serde(default)]
-    pub troubles: Vec<HealthIssue>,
+    pub health_issues: Vec<HealthIssue>,
     /// The pace of its exchange.
     #[serde(default)]
     pub exchange_now: ExchangeNow,

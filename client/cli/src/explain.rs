@@ -310,7 +310,7 @@ impl Misses {
 fn tell_misses(misses: &[MissesExplained]) -> String {
     let mut sums = BTreeMap::<_, (u64, u64)>::new();
     for (node, of) in misses.iter().flat_map(|of| of.counts.iter().map(move |count| (&of.node, count))) {
-        let sum = sums.entry((of.epoch, of.wanted, node, of.giver, &of.from)).or_default();
+        let sum = sums.entry((of.epoch, of.wanted, node, of.source, &of.from)).or_default();
         *sum = (sum.0 + of.grains, sum.1 + of.bytes);
     }
     if sums.is_empty() {
@@ -319,8 +319,8 @@ fn tell_misses(misses: &[MissesExplained]) -> String {
     let mut table = Table::new(&["epoch", "at node", "wanted", "given by", "grains", "size"]);
     for ((epoch, wanted, node, from_whom, from), (grains, bytes)) in sums.iter().rev().take(LISTED) {
         let given_by = match from {
-            Some(from) => format!("{from}, {}", giver(*from_whom)),
-            None => giver(*from_whom).to_owned(),
+            Some(from) => format!("{from}, {}", source(*from_whom)),
+            None => source(*from_whom).to_owned(),
         };
         let wanted = match wanted {
             Wanted::ToRead => "by a loader, which waited",
@@ -344,8 +344,8 @@ fn tell_misses(misses: &[MissesExplained]) -> String {
     page
 }
 
-fn giver(giver: MissSource) -> &'static str {
-    match giver {
+fn source(source: MissSource) -> &'static str {
+    match source {
         MissSource::Host => "the host",
         MissSource::HostBefore => "the host in the epoch before",
         MissSource::FormerHost => "the host by the placement before",

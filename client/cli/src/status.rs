@@ -149,14 +149,14 @@ impl NodePicture {
 /// The faults, and their meaning.
 fn notes(picture: &Picture) -> Vec<String> {
     let mut notes = Vec::new();
-    for NodePicture { record: NodeState { record, troubles, .. }, silent, status } in &picture.nodes {
+    for NodePicture { record: NodeState { record, health_issues, .. }, silent, status } in &picture.nodes {
         if let Some(metadata) = status.as_ref().and_then(|status| status.metadata.as_ref()) {
             notes.extend(of_metadata(metadata).map(|note| format!("node {}: {note}", record.id)));
         }
         if let Some(silent) = silent {
             notes.push(format!("node {} cannot be asked: {silent}", record.id));
         }
-        notes.extend(troubles.iter().map(|trouble| match &trouble.by {
+        notes.extend(health_issues.iter().map(|trouble| match &trouble.by {
             by if *by == record.id => format!("node {}: {trouble}", record.id),
             by => format!("node {}: {trouble}, says {by}", record.id),
         }));

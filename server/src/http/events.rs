@@ -1,4 +1,4 @@
-//! Changes as they happen: server-sent events of datasets, tags, plans, runs, nodes, placements and troubles.
+//! Changes as they happen: server-sent events of datasets, tags, plans, runs, nodes, placements and health_issues.
 //!
 //! One task looks at the metastore for all who follow, and begins when the first one does. An event's id is a
 //! revision up to which the stream is complete, so a client that returns with it misses nothing, and may
@@ -34,7 +34,7 @@ const KINDS: [(&str, &str); 7] = [
     ("run", "runs/"),
     ("node", "nodes/"),
     ("placement", "placements/"),
-    ("trouble", "troubles/"),
+    ("health", "health/"),
 ];
 /// Changes that are kept for clients that come back.
 const KEPT: usize = 4096;

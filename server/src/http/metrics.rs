@@ -304,7 +304,7 @@ impl Snapshot {
         self.gauges(
             "shardd_node_unhealthy",
             "1 for each node that this one finds slow, silent or corrupt",
-            status.troubles.iter().map(|issue| (labels(&issue.node, issue.what.name()), 1.0)),
+            status.health_issues.iter().map(|issue| (labels(&issue.node, issue.what.name()), 1.0)),
         );
     }
 }
@@ -326,4 +326,89 @@ pub(super) async fn metrics(state: State) -> Answer {
         prometheus_text::encode(&mut text, registry).expect("writing to a string succeeds");
     }
     Ok(([(CONTENT_TYPE, prometheus_text::CONTENT_TYPE)], text).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+    use std::path::Path;
+
+    use shardd_api::health::{Ailment, Disk, HealthIssue, Measured};
+
+    use super::*;
+
+    /// A node that has every metric: its disk is measured, and a peer is slow.
+    fn status() -> NodeStatus {
+        let node = |name: &str| name.parse().expect("a name");
+        let disk = Disk { read_micros: Some(1), sync_micros: Some(1) };
+        let peer = Peer { node: node("n2"), answer_micros: Some(1), silences: 0.0, wrong_grains: 0.0 };
+        let what = Ailment::SlowReads;
+        let issue = HealthIssue { node: node("n2"), what, by: node("n1"), measured: 1, others: 1 };
+        NodeStatus {
+            node: node("n1"),
+            cache_used_bytes: 0,
+            cache_limit_bytes: 0,
+            cache_grains: 0,
+            origin_bytes: 0,
+            origin_requests: 0,
+            origin_reread: 0,
+            origin_wire: None,
+            measured: Measured { disk, peers: vec![peer] },
+            health_issues: vec![issue],
+            exchange_now: ExchangeNow::default(),
+            readers: Vec::new(),
+            metadata: None,
+            counters: shardd_api::status::CounterView::default(),
+        }
+    }
+
+    /// Each family of the text format as a row of a table.
+    fn table(text: &str) -> String {
+        let mut table = "| metric | type | meaning |\n|---|---|---|\n".to_owned();
+        let mut help = "";
+        for line in text.lines() {
+            if let Some(line) = line.strip_prefix("# HELP ") {
+                help = line.split_once(' ').map_or("", |(_, help)| help).trim_end_matches('.');
+            } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|it| it.split_once(' '))
+            {
+                writeln!(table, "| `{name}` | {kind} | {help} |").expect("writes");
+            }
+        }
+        table
+    }
+
+    #[test]
+    fn the_reference_lists_the_metrics() {
+        let metrics = Metrics::default();
+        metrics.answered("/v1/health", &Method::GET, 200, Duration::from_millis(1));
+        let mut snapshot = Snapshot::default();
+        snapshot.node(&status(), true);
+        let metadata = MetadataStatus {
+            epoch: 1,
+            trouble: None,
+            copied_at: None,
+            copy_bytes: 0,
+            is_behind: false,
+            lag_s: 0,
+            copy_trouble: None,
+        };
+        snapshot.metadata(&metadata);
+        snapshot.gauge("shardd_event_followers", "Clients that follow events", 0);
+        let mut text = String::new();
+        for registry in [&metrics.registry, &snapshot.0] {
+            prometheus_text::encode(&mut text, registry).expect("writes");
+        }
+        let page = format!(
+            "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus. The counters begin with the \
+             process.\n\n{}",
+            table(&text)
+        );
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
+        if std::env::var_os("SHARDD_WRITE_DOCS").is_some() {
+            std::fs::create_dir_all(file.parent().expect("a directory")).expect("creates");
+            std::fs::write(&file, &page).expect("writes");
+        }
+        let known = std::fs::read_to_string(&file).unwrap_or_default();
+        assert!(known == page, "docs/reference/metrics.md is stale: write it with SHARDD_WRITE_DOCS=1");
+    }
 }

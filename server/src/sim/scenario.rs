@@ -468,18 +468,18 @@ fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
             story.read_epoch(epoch, 0.0).await;
         }
         tokio::time::sleep(Duration::from_secs(85)).await;
-        let troubles = |story: &Scenario, of: usize| {
+        let health_issues = |story: &Scenario, of: usize| {
             let nodes = story.world.engine(of).node_states().into_iter();
-            let named = nodes.filter(|node| !node.troubles.is_empty()).map(|node| {
-                (node.record.id.to_string(), node.troubles.iter().map(|trouble| trouble.what).collect())
+            let named = nodes.filter(|node| !node.health_issues.is_empty()).map(|node| {
+                (node.record.id.to_string(), node.health_issues.iter().map(|trouble| trouble.what).collect())
             });
             named.collect::<BTreeMap<String, BTreeSet<Ailment>>>()
         };
-        let found = troubles(&story, 0);
-        assert_eq!(troubles(&story, 3), found, "all nodes know the same");
+        let found = health_issues(&story, 0);
+        assert_eq!(health_issues(&story, 3), found, "all nodes know the same");
         story.world.heal();
         tokio::time::sleep(Duration::from_secs(5400)).await;
-        assert_eq!(troubles(&story, 0), BTreeMap::new(), "an ended fault stays ended");
+        assert_eq!(health_issues(&story, 0), BTreeMap::new(), "an ended fault stays ended");
         story.world.end().await;
         found
     })

@@ -32,7 +32,7 @@ impl Engine {
         let state = |record: NodeRecord| NodeState {
             draining: draining.get(&record.id).copied(),
             drained: Drained { hosted: hosted(&placed, &record.id), copying },
-            troubles: self.neighbours.health.of(&record.id),
+            health_issues: self.neighbours.health.of(&record.id),
             record,
         };
         self.nodes().into_iter().map(state).collect()

@@ -1,6 +1,6 @@
 //! Measures this node's disk and its peers, and exchanges verdicts (slow, silent, wrong) with the other
 //! nodes: each reads the others' measurements now and then, and keeps its verdict on a node under
-//! `troubles/<node>/<itself>` while it holds. Nothing else depends on it.
+//! `health/<node>/<itself>` while it holds. Nothing else depends on it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -21,7 +21,7 @@ use super::value::parse;
 use crate::peers::{FetchMode, PEER_TIMEOUT};
 
 const DISKS: &str = "disks/";
-const TROUBLES: &str = "troubles/";
+const HEALTH_ISSUES: &str = "health/";
 
 /// How often a node looks, and how often all of them together do, a second: large clusters look less often.
 const LOOKS_EVERY: Duration = Duration::from_secs(10);
@@ -160,7 +160,7 @@ fn micros(took: Duration) -> f64 {
 struct Published {
     lease: Option<LeaseId>,
     disk: Disk,
-    troubles: Vec<HealthIssue>,
+    health_issues: Vec<HealthIssue>,
 }
 
 impl Engine {
@@ -216,9 +216,9 @@ impl Engine {
         report(&before, &says);
         self.neighbours.health.says.lock().expect("no panic while held").clone_from(&says);
         self.tell(told, measured.disk, says, holds_for).await?;
-        let troubles = self.meta.list(TROUBLES).await?;
+        let health_issues = self.meta.list(HEALTH_ISSUES).await?;
         let heard =
-            troubles.entries.iter().filter_map(|(_, entry)| parse::<Vec<HealthIssue>>(entry)).flatten();
+            health_issues.entries.iter().filter_map(|(_, entry)| parse::<Vec<HealthIssue>>(entry)).flatten();
         let heard: Vec<HealthIssue> = heard.filter(|trouble| live.contains(&trouble.by)).collect();
         *self.neighbours.health.heard.lock().expect("no panic while held") = heard;
         Ok(())
@@ -251,14 +251,15 @@ impl Engine {
             self.tell_one(&format!("{DISKS}{}", self.node), &disk, lease).await?;
             told.disk = disk;
         }
-        let named =
-            |troubles: &[HealthIssue]| troubles.iter().map(|t| t.node.clone()).collect::<BTreeSet<_>>();
-        for node in named(&told.troubles).union(&named(&says)) {
-            let of = |troubles: &[HealthIssue]| {
-                troubles.iter().filter(|t| t.node == *node).cloned().collect::<Vec<_>>()
+        let named = |health_issues: &[HealthIssue]| {
+            health_issues.iter().map(|t| t.node.clone()).collect::<BTreeSet<_>>()
+        };
+        for node in named(&told.health_issues).union(&named(&says)) {
+            let of = |health_issues: &[HealthIssue]| {
+                health_issues.iter().filter(|t| t.node == *node).cloned().collect::<Vec<_>>()
             };
-            let (was, is) = (of(&told.troubles), of(&says));
-            let key = format!("{TROUBLES}{node}/{}", self.node);
+            let (was, is) = (of(&told.health_issues), of(&says));
+            let key = format!("{HEALTH_ISSUES}{node}/{}", self.node);
             if is.is_empty() {
                 self.meta.delete(&key, Expected::Any).await?;
             } else if !were_said(&is, &was) {
@@ -266,8 +267,8 @@ impl Engine {
             } else {
                 continue;
             }
-            told.troubles.retain(|trouble| trouble.node != *node);
-            told.troubles.extend(is);
+            told.health_issues.retain(|trouble| trouble.node != *node);
+            told.health_issues.extend(is);
         }
         Ok(())
     }
@@ -280,8 +281,8 @@ impl Engine {
 
 /// Logs the faults that began and those that ended.
 fn report(before: &[HealthIssue], now: &[HealthIssue]) {
-    let is_in = |troubles: &[HealthIssue], one: &HealthIssue| {
-        troubles.iter().any(|other| (&other.node, other.what) == (&one.node, one.what))
+    let is_in = |health_issues: &[HealthIssue], one: &HealthIssue| {
+        health_issues.iter().any(|other| (&other.node, other.what) == (&one.node, one.what))
     };
     for trouble in now.iter().filter(|trouble| !is_in(before, trouble)) {
         warn!(node = %trouble.node, %trouble, "a node is slow, silent or wrong");
@@ -293,8 +294,9 @@ fn report(before: &[HealthIssue], now: &[HealthIssue]) {
 
 /// Whether the reports differ from the earlier ones in their numbers only.
 fn were_said(now: &[HealthIssue], before: &[HealthIssue]) -> bool {
-    let what =
-        |troubles: &[HealthIssue]| troubles.iter().map(|trouble| trouble.what).collect::<BTreeSet<_>>();
+    let what = |health_issues: &[HealthIssue]| {
+        health_issues.iter().map(|trouble| trouble.what).collect::<BTreeSet<_>>()
+    };
     what(now) == what(before)
         && now.iter().all(|is| {
             before.iter().any(|was| was.what == is.what && is_close(Some(was.measured), Some(is.measured)))

@@ -41,7 +41,7 @@ impl Engine {
                 let host = placement.host(view.partition_of(*grain));
                 (*host != self.node).then(|| (host.clone(), *grain))
             }));
-            let given = Given { epoch, wanted: Wanted::ToRead, giver: MissSource::HostBefore, from: None };
+            let given = Given { epoch, wanted: Wanted::ToRead, source: MissSource::HostBefore, from: None };
             let (keep, effort) = (Keep::All, FetchMode::Cached);
             self.ask(run, given, keep, by_node, effort, PEER_TIMEOUT, &mut left, &mut loose).await;
         }

@@ -30,7 +30,7 @@ struct Kept {
 pub(super) struct Given {
     pub(super) epoch: u32,
     pub(super) wanted: Wanted,
-    pub(super) giver: MissSource,
+    pub(super) source: MissSource,
     pub(super) from: Option<NodeId>,
 }
 
@@ -46,7 +46,7 @@ impl Misses {
         if grains.len() == 0 {
             return;
         }
-        let Given { epoch, wanted, giver, from } = given.clone();
+        let Given { epoch, wanted, source, from } = given.clone();
         let mut kept = self.0.lock().expect("no panic while held");
         let count = kept.counts.entry(given).or_default();
         *count = (count.0 + grains.len() as u64, count.1 + bytes as u64);
@@ -59,7 +59,7 @@ impl Misses {
                 epoch,
                 grain: grain.0,
                 partition: partition_of(grain),
-                giver,
+                source,
                 from: from.clone(),
             }));
             let too_many = kept.latest.len().saturating_sub(LATEST);
@@ -71,8 +71,8 @@ impl Misses {
     pub(super) fn explained(&self, node: NodeId) -> MissesExplained {
         let kept = self.0.lock().expect("no panic while held");
         let count = |(given, (grains, bytes)): (&Given, &(u64, u64))| {
-            let Given { epoch, wanted, giver, from } = given.clone();
-            MissCount { epoch, wanted, giver, from, grains: *grains, bytes: *bytes }
+            let Given { epoch, wanted, source, from } = given.clone();
+            MissCount { epoch, wanted, source, from, grains: *grains, bytes: *bytes }
         };
         MissesExplained {
             node,
@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn old_ones_are_forgotten_and_only_what_was_waited_for_is_named() {
         let misses = Misses::default();
-        let given = |epoch, wanted| Given { epoch, wanted, giver: MissSource::Store, from: None };
+        let given = |epoch, wanted| Given { epoch, wanted, source: MissSource::Store, from: None };
         for epoch in 0..COUNTS as u32 + 10 {
             misses.note(given(epoch, Wanted::ToKeep), [GrainNo(1), GrainNo(2)].into_iter(), 10, |_| 0);
         }

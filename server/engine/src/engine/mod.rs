@@ -436,7 +436,7 @@ impl Engine {
             origin_reread: self.origin.reread(),
             origin_wire: self.origin.wire(),
             measured: self.neighbours.health.measured(),
-            troubles: self.neighbours.health.says(),
+            health_issues: self.neighbours.health.says(),
             exchange_now: self.exchange_now(),
             readers: self.readers(),
             metadata: None,

@@ -102,8 +102,8 @@ impl Engine {
         let deadline = Instant::now() + PEER_TIMEOUT;
         let is_short = self.is_short(run, epoch);
         let mut asked: BTreeSet<(NodeId, GrainNo)> = BTreeSet::new();
-        let given = |giver| Given { epoch, wanted, giver, from: None };
-        for (giver, candidates) in self.candidates(run, epoch) {
+        let given = |source| Given { epoch, wanted, source, from: None };
+        for (source, candidates) in self.candidates(run, epoch) {
             let by_node = group(left.iter().filter_map(|grain| {
                 let node = candidates(*grain)?;
                 (node != self.node && asked.insert((node.clone(), *grain))).then_some((node, *grain))
@@ -112,7 +112,7 @@ impl Engine {
                 continue;
             }
             let patience = deadline.saturating_duration_since(Instant::now());
-            self.ask(run, given(giver), keep, by_node, FetchMode::Cached, patience, &mut left, loose).await;
+            self.ask(run, given(source), keep, by_node, FetchMode::Cached, patience, &mut left, loose).await;
         }
 
         // Where there is no room for all, a shard read whole would be read again for the grains not kept of
@@ -296,7 +296,7 @@ impl Engine {
             let count = given.len();
             let bytes = given.iter().map(|(_, bytes)| bytes.len()).sum();
             Counters::add(&self.counters.miss_bytes_from_peers, bytes);
-            let absorbed = match (given_by.giver, keep) {
+            let absorbed = match (given_by.source, keep) {
                 (MissSource::Host, Keep::NotOfHosts) => self.pass_on(run, given).await,
                 _ => self.absorb(run, epoch, given).await,
             };

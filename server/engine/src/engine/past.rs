@@ -63,7 +63,7 @@ impl Engine {
         let bytes = read.values().map(Bytes::len).sum();
         Counters::add(&self.counters.misses_from_origin, read.len());
         Counters::add(&self.counters.miss_bytes_from_origin, bytes);
-        let given = Given { epoch, wanted: Wanted::ToRead, giver: MissSource::Store, from: None };
+        let given = Given { epoch, wanted: Wanted::ToRead, source: MissSource::Store, from: None };
         let view = run.epochs.view(epoch);
         let grains: Vec<GrainNo> = read.keys().copied().collect();
         run.misses.note(given, grains.into_iter(), bytes, |grain| view.partition_of(grain));

@@ -8,9 +8,11 @@ mod steering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::sync::Mutex;
 
 use arrow::array::{BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
+use shardd_api::exchange::ExchangeSettings;
 use shardd_api::health::Ailment;
 use shardd_api::local_transport::Transport;
 use shardd_api::protocol::{LocateRequest, Located};
@@ -18,6 +20,7 @@ use shardd_plan::{Epoch, GrainNo, PlanDocument, PlanOptions, Shape, SlotTable, V
 use shardd_store::metastore::MemoryMetastore;
 use shardfmt::{ByteSize, Grain, Manifest, RowDigest, ShardWriter, SparseGrain};
 use tempfile::TempDir;
+use tokio_util::sync::CancellationToken;
 
 use super::*;
 use crate::cache::CacheConfig;
@@ -598,7 +601,7 @@ async fn a_slow_disk_is_named_to_all_until_it_is_fast_again_or_its_node_has_gone
     };
     let named = || {
         let states = cluster.engines[0].node_states();
-        let named = states.iter().flat_map(|state| &state.troubles).map(|t| (t.node.clone(), t.what));
+        let named = states.iter().flat_map(|state| &state.health_issues).map(|t| (t.node.clone(), t.what));
         named.collect::<Vec<_>>()
     };
     let look = || tokio::time::sleep(Duration::from_millis(10_001));
@@ -607,16 +610,16 @@ async fn a_slow_disk_is_named_to_all_until_it_is_fast_again_or_its_node_has_gone
         look().await;
     }
     assert_eq!(named(), [(node(3), Ailment::SlowReads)]);
-    let said = cluster.engines[0].node_states()[2].troubles[0].to_string();
+    let said = cluster.engines[0].node_states()[2].health_issues[0].to_string();
     assert!(said.contains("90.0 ms to read a grain, 90 times the median of the others (1.0 ms)"), "{said}");
-    assert_eq!(cluster.engines[2].status().troubles.len(), 1);
+    assert_eq!(cluster.engines[2].status().health_issues.len(), 1);
     assert_eq!(cluster.engines[0].status().measured.disk.read_micros, Some(1000));
     for _ in 0..30 {
         reads([1, 2, 2]);
         look().await;
     }
     assert_eq!(named(), []);
-    assert!(cluster.meta.list("troubles/").await.expect("listed").entries.is_empty());
+    assert!(cluster.meta.list("health/").await.expect("listed").entries.is_empty());
     for _ in 0..30 {
         reads([1, 2, 90]);
         look().await;
@@ -625,7 +628,7 @@ async fn a_slow_disk_is_named_to_all_until_it_is_fast_again_or_its_node_has_gone
     let meta = Arc::clone(&cluster.meta);
     cluster.end().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    for prefix in ["troubles/", "disks/"] {
+    for prefix in ["health/", "disks/"] {
         assert!(meta.list(prefix).await.expect("listed").entries.is_empty(), "they go with their node");
     }
 }

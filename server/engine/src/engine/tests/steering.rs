@@ -72,7 +72,7 @@ async fn a_pause_costs_misses_and_it_is_told_who_gave_them() {
     for engine in &cluster.engines {
         let told = engine.misses(&name).await.expect("known");
         let from_before =
-            told.counts.iter().filter(|count| count.epoch == 1 && count.giver == MissSource::HostBefore);
+            told.counts.iter().filter(|count| count.epoch == 1 && count.source == MissSource::HostBefore);
         let bytes: u64 = from_before.filter(|count| count.from.is_some()).map(|count| count.bytes).sum();
         assert!(bytes > 0, "{told:?}");
     }
@@ -88,7 +88,7 @@ async fn a_pause_costs_misses_and_it_is_told_who_gave_them() {
     let told = one.misses(&name).await.expect("known");
     let missed = told.latest.last().expect("one at least");
     assert_eq!((missed.epoch, missed.grain), (1, grain.0));
-    assert_eq!((missed.giver, missed.from.as_ref()), (MissSource::Host, Some(&two.node)));
+    assert_eq!((missed.source, missed.from.as_ref()), (MissSource::Host, Some(&two.node)));
     let count = told.counts.iter().find(|count| count.wanted == Wanted::ToRead && count.from == missed.from);
     assert!(count.is_some_and(|count| count.bytes > 0), "{told:?}");
     cluster.end().await;
