@@ -56,44 +56,69 @@ use update::Spread;
 #[derive(Debug)]
 pub struct Engine {
     model: Model,
+    compute: Compute,
+    ranks: VirtualRanks,
+    rule: Rule,
+    key: Key,
+    slices: Slices,
+    blocks: Vec<BlockState>,
+    reducer: Reducer,
+    /// By virtual rank of this rank.
+    running: Vec<Running>,
+    comm: Arc<Comm>,
+    begun: Option<StepInProgress>,
+    ledger: Ledger,
+    spare: Spare,
+    times: Times,
+    notes: Notes,
+}
+
+/// The place and the numbers of forward and backward passes.
+struct Compute {
     device: Device,
     precision: Precision,
     /// Of the next step, where 16 bits have few exponents.
     scale: Option<LossScale>,
-    ranks: VirtualRanks,
-    rule: Rule,
-    key: Key,
-    zero: Zero,
-    mesh: Mesh,
-    blocks: Vec<BlockState>,
     /// Where the first trained parameters are: before that there is nothing to go back for.
     first_trained: usize,
     /// More rows than this go through the model in pieces: the device had no memory for them.
     most_rows: Option<usize>,
+}
+
+/// The way of gradients to their sum over all ranks.
+struct Reducer {
     buckets: Buckets,
     reduction: Reduction,
-    /// In what numbers.
+    /// The data type of sums, and of gradients on their way.
     reduce_dtype: ReduceDtype,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
     /// Where gradients are added up on the device.
     device_sums: Option<Arc<Mutex<Box<dyn DeviceSums>>>>,
-    /// By virtual rank of this rank.
-    running: Vec<Running>,
-    comm: Arc<Comm>,
-    begun: Option<StepInProgress>,
+}
+
+/// The parts of weights and state that this rank keeps, and the way of updated weights to the other ranks.
+struct Slices {
+    zero: Zero,
+    mesh: Mesh,
     /// By bucket: weights that are on their way to those who keep all of them.
-    spreading: Vec<Option<Pending<Spread>>>,
+    gathering: Vec<Option<Pending<Spread>>>,
     /// Buckets of which weights of others never came.
-    lacks: BTreeSet<usize>,
-    ledger: Ledger,
-    spare: Spare,
+    stale: BTreeSet<usize>,
+}
+
+/// The times of the last step.
+struct Times {
     updating: Duration,
     reducing: Duration,
     tracer: Tracer,
+}
+
+/// The facts of the last step, for a record.
+#[derive(Default)]
+struct Notes {
     /// Whether the gradients of the next step are digested, by virtual rank.
     digests: bool,
-    /// Of the last step.
     shares: Vec<ShareSum>,
 }
 
@@ -294,39 +319,30 @@ impl Engine {
         let first_trained = blocks.iter().position(|block| block.trained_len() > 0).unwrap_or(0);
         let rule = rule.into();
         let buckets = buckets_of(&blocks, zero, BucketSizes::default());
-        let (updating, reducing) = (Duration::ZERO, Duration::ZERO);
-        let (reduction, compressors) = (Reduction::Exact, Vec::new());
         let spare = Spare::new(zero, &ledger);
+        let precision = Precision::default();
         Engine {
             model,
-            device,
-            precision: Precision::default(),
-            scale: None,
+            compute: Compute { device, precision, scale: None, first_trained, most_rows: None },
             ranks,
             rule,
             key,
-            zero,
-            mesh,
+            slices: Slices { zero, mesh, gathering: Vec::new(), stale: BTreeSet::new() },
             blocks,
-            first_trained,
-            most_rows: None,
-            buckets,
-            reduction,
-            reduce_dtype: ReduceDtype::default(),
-            compressors,
-            device_sums: None,
+            reducer: Reducer {
+                buckets,
+                reduction: Reduction::Exact,
+                reduce_dtype: ReduceDtype::default(),
+                compressors: Vec::new(),
+                device_sums: None,
+            },
             running,
             comm,
             begun: None,
-            spreading: Vec::new(),
-            lacks: BTreeSet::new(),
             ledger,
             spare,
-            updating,
-            reducing,
-            tracer: Tracer::off(),
-            digests: false,
-            shares: Vec::new(),
+            times: Times { updating: Duration::ZERO, reducing: Duration::ZERO, tracer: Tracer::off() },
+            notes: Notes::default(),
         }
     }
 
@@ -343,30 +359,33 @@ impl Engine {
 
     /// With a record of the work and its times.
     #[must_use]
-    pub fn with_tracer(self, tracer: Tracer) -> Engine {
-        Engine { tracer, ..self }
+    pub fn with_tracer(mut self, tracer: Tracer) -> Engine {
+        self.times.tracer = tracer;
+        self
     }
 
     /// Computed in other numbers, which the device must be able to. Weights are zero again.
     #[must_use]
-    pub fn with_precision(self, precision: Precision) -> Engine {
-        if precision == self.precision {
+    pub fn with_precision(mut self, precision: Precision) -> Engine {
+        if precision == self.compute.precision {
             return self;
         }
-        let blocks = blocks_of(&self.model, self.zero, precision, &self.mesh, &self.ledger);
-        let scale = (precision == Precision::F16).then(LossScale::default);
-        Engine { precision, scale, blocks, ..self }
+        self.blocks = blocks_of(&self.model, self.slices.zero, precision, &self.slices.mesh, &self.ledger);
+        self.compute.scale = (precision == Precision::F16).then(LossScale::default);
+        self.compute.precision = precision;
+        self
     }
 
     /// With another scale for the gradients of the first steps, where they have one at all.
     #[must_use]
-    pub fn with_loss_scale(self, scale: LossScale) -> Engine {
-        Engine { scale: self.scale.map(|_| scale), ..self }
+    pub fn with_loss_scale(mut self, scale: LossScale) -> Engine {
+        self.compute.scale = self.compute.scale.map(|_| scale);
+        self
     }
 
     /// The factor of the gradients of the next step, if any.
     pub fn loss_scale(&self) -> Option<LossScale> {
-        self.scale
+        self.compute.scale
     }
 
     /// With another way to add gradients up, which all ranks choose alike.
@@ -375,8 +394,11 @@ impl Engine {
     /// If gradients are to be compressed of which ranks keep slices, or that are added up in fewer bits.
     #[must_use]
     pub fn with_reduction(mut self, reduction: Reduction) -> Engine {
-        assert_eq!(self.zero.refusal(reduction).or(self.reduce_dtype.refusal(reduction)), None);
-        self.reduction = reduction;
+        assert_eq!(
+            self.slices.zero.refusal(reduction).or(self.reducer.reduce_dtype.refusal(reduction)),
+            None
+        );
+        self.reducer.reduction = reduction;
         self.prepare_compressors();
         self
     }
@@ -387,9 +409,10 @@ impl Engine {
     /// # Panics
     /// If gradients are compressed.
     #[must_use]
-    pub fn with_reduce_dtype(self, reduce_dtype: ReduceDtype) -> Engine {
-        assert_eq!(reduce_dtype.refusal(self.reduction), None);
-        Engine { reduce_dtype, ..self }
+    pub fn with_reduce_dtype(mut self, reduce_dtype: ReduceDtype) -> Engine {
+        assert_eq!(reduce_dtype.refusal(self.reducer.reduction), None);
+        self.reducer.reduce_dtype = reduce_dtype;
+        self
     }
 
     /// With gradients that stay on the device until they are added up over all ranks, by this.
@@ -397,31 +420,32 @@ impl Engine {
     /// # Panics
     /// If they are to be added up exactly, in fewer bits, or by slices: all of this is done on the host.
     #[must_use]
-    pub fn with_device_sums(self, sums: Box<dyn DeviceSums>) -> Engine {
-        assert_eq!(self.reduction, Reduction::Fast(Compression::None), "added up on the device");
-        assert_eq!(self.zero, Zero::Nothing, "added up on the device");
-        Engine { device_sums: Some(Arc::new(Mutex::new(sums))), ..self }
+    pub fn with_device_sums(mut self, sums: Box<dyn DeviceSums>) -> Engine {
+        assert_eq!(self.reducer.reduction, Reduction::Fast(Compression::None), "added up on the device");
+        assert_eq!(self.slices.zero, Zero::Nothing, "added up on the device");
+        self.reducer.device_sums = Some(Arc::new(Mutex::new(sums)));
+        self
     }
 
     fn prepare_compressors(&mut self) {
-        let compression = match self.reduction {
+        let compression = match self.reducer.reduction {
             Reduction::Fast(compression) if self.comm.world() > 1 => compression,
             _ => Compression::None,
         };
-        let count = if compression == Compression::None { 0 } else { self.buckets.count() };
+        let count = if compression == Compression::None { 0 } else { self.reducer.buckets.count() };
         let compressor = |_| Arc::new(Mutex::new(Compressor::new(compression)));
-        self.compressors = (0..count).map(compressor).collect();
+        self.reducer.compressors = (0..count).map(compressor).collect();
     }
 
     /// The cost and saving of compression on this rank; `None` if nothing is compressed.
     pub fn compression(&self) -> Option<CompressionReport> {
-        self.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
+        self.reducer.compressors.iter().map(|it| lock(it).report()).reduce(CompressionReport::with)
     }
 
     /// With buckets of other sizes. Exactly reduced, the weights do not depend on them. Where parameters are sliced, each block has one of its own.
     #[must_use]
     pub fn with_buckets(mut self, sizes: BucketSizes) -> Engine {
-        self.buckets = buckets_of(&self.blocks, self.zero, sizes);
+        self.reducer.buckets = buckets_of(&self.blocks, self.slices.zero, sizes);
         self.spare.forget_gradients();
         self.prepare_compressors();
         self
@@ -429,27 +453,27 @@ impl Engine {
 
     /// Whether the gradients of the steps that begin from now on are digested by virtual rank. Nothing else depends on it.
     pub(crate) fn digest_gradients(&mut self, digests: bool) {
-        self.digests = digests;
+        self.notes.digests = digests;
     }
 
     /// The results of this rank's virtual ranks in the last step.
     pub(crate) fn shares(&self) -> &[ShareSum] {
-        &self.shares
+        &self.notes.shares
     }
 
     /// How much of the last step came after its last backward pass: waiting for the sums of all ranks, and the update.
     pub fn updating(&self) -> Duration {
-        self.updating
+        self.times.updating
     }
 
     /// Of this, how much was waiting for the sums of all ranks.
     pub fn reducing(&self) -> Duration {
-        self.reducing
+        self.times.reducing
     }
 
     /// How many rows go through the model at once, if the device had no memory for more.
     pub fn most_rows(&self) -> Option<usize> {
-        self.most_rows
+        self.compute.most_rows
     }
 
     /// The model.
@@ -459,7 +483,7 @@ impl Engine {
 
     /// Where it is computed.
     pub fn device(&self) -> &Device {
-        &self.device
+        &self.compute.device
     }
 
     /// The virtual ranks of this rank.
@@ -474,17 +498,17 @@ impl Engine {
 
     /// Who shares the numbers with whom.
     pub fn mesh(&self) -> &Mesh {
-        &self.mesh
+        &self.slices.mesh
     }
 
     /// Whether all numbers of a block are on one rank only together with those of others: then all ranks have to call what asks for them.
     pub fn gathers(&self) -> bool {
-        self.zero == Zero::Parameters || self.blocks.iter().any(|block| block.computed.is_some())
+        self.slices.zero == Zero::Parameters || self.blocks.iter().any(|block| block.computed.is_some())
     }
 
     /// The state that each rank keeps slices of.
     pub fn zero(&self) -> Zero {
-        self.zero
+        self.slices.zero
     }
 
     /// The bytes of the model's numbers that this rank has held at once, at most, since this was last asked.
@@ -532,13 +556,13 @@ impl Engine {
     ) -> Result<StepLoss, EngineError> {
         self.run(shares, plan, true)?;
         let computed = Instant::now();
-        let tracer = self.tracer.clone();
+        let tracer = self.times.tracer.clone();
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
         let StepInProgress { running, scalars, reductions, sliced, hashers, .. } =
             self.begun.take().expect("a step is under way");
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
-        self.shares = scalars.iter().zip(digests).map(share).collect();
+        self.notes.shares = scalars.iter().zip(digests).map(share).collect();
         let mut sums = Partials::<f64>::new(self.ranks.count);
         for (virtual_rank, scalars) in self.virtual_ranks().zip(scalars) {
             sums.push(virtual_rank, scalars.to_vec());
@@ -561,16 +585,17 @@ impl Engine {
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
         // Compressed gradients arrive as a mean.
-        let share = if self.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
+        let share = if self.reducer.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
         let norm = norm.times(share);
-        let (scale, gradient_norm) = (self.scale, norm.value());
+        let (scale, gradient_norm) = (self.compute.scale, norm.value());
         // Squares are added in double precision: the length is a number if, and only if, every gradient is one.
         let is_overflow = !gradient_norm.is_finite() && scale.is_some_and(LossScale::can_fall);
         let loss = StepLoss { sum, correct, samples, gradient_norm, scale, is_overflow };
-        self.reducing = computed.elapsed();
+        self.times.reducing = computed.elapsed();
         let is_taken = !is_overflow && take(&loss);
-        self.scale = scale.map(if gradient_norm.is_finite() { LossScale::held } else { LossScale::fallen });
-        self.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
+        self.compute.scale =
+            scale.map(if gradient_norm.is_finite() { LossScale::held } else { LossScale::fallen });
+        self.reducer.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
         if is_taken {
             let rule = self.rule_here();
             let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
@@ -579,15 +604,15 @@ impl Engine {
             self.running = running;
         }
         self.spare.keep_gradients(gradient);
-        self.updating = computed.elapsed();
+        self.times.updating = computed.elapsed();
         Ok(loss)
     }
 
     /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping.
     fn rule_here(&self) -> Rule {
-        let is_deep = matches!(self.reduction, Reduction::Fast(Compression::Dgc(_)));
+        let is_deep = matches!(self.reducer.reduction, Reduction::Fast(Compression::Dgc(_)));
         match self.rule.optimizer {
-            Optimizer::Sgd { weight_decay, .. } if is_deep && !self.compressors.is_empty() => {
+            Optimizer::Sgd { weight_decay, .. } if is_deep && !self.reducer.compressors.is_empty() => {
                 Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay }, clip: None }
             }
             _ => self.rule,
@@ -625,7 +650,7 @@ impl Engine {
     /// An input as the first block takes it.
     fn at_precision(&self, input: Vec<Part>) -> Vec<Part> {
         let is_full = self.model.stages.first().is_some_and(|stage| stage.wants_full_input());
-        let precision = if is_full { Precision::F32 } else { self.precision };
+        let precision = if is_full { Precision::F32 } else { self.compute.precision };
         input.into_iter().map(|part| part.cast(precision.dtype())).collect()
     }
 }

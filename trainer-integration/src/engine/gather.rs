@@ -28,7 +28,7 @@ pub(super) struct Lent {
 impl Engine {
     /// Whether tensors can have the memory that the weights are kept in.
     fn shares_memory(&self) -> bool {
-        self.device == Device::flex()
+        self.compute.device == Device::flex()
     }
 
     /// Nothing yet.
@@ -45,8 +45,9 @@ impl Engine {
         block: usize,
     ) -> Result<&'a [Tensor<1>], CollectiveError> {
         if lent.blocks[block].is_none() {
-            self.arrive(self.buckets.with(block))?;
-            let (is_host, precision, device) = (self.shares_memory(), self.precision, &self.device);
+            self.arrive(self.reducer.buckets.with(block))?;
+            let (is_host, precision, device) =
+                (self.shares_memory(), self.compute.precision, &self.compute.device);
             let BlockState { weights, computed, ownership, .. } = &mut self.blocks[block];
             let is_copied = !is_host || computed.is_none() && precision != Precision::F32;
             let memory = match computed {
@@ -70,7 +71,7 @@ impl Engine {
         }
         for (block, tensors) in self.blocks.iter_mut().zip(lent.blocks) {
             let Some(tensors) = tensors else { continue };
-            match (&mut block.computed, Computed::of_tensors(tensors, self.precision)) {
+            match (&mut block.computed, Computed::of_tensors(tensors, self.compute.precision)) {
                 (Some(computed), memory) => *computed = memory,
                 (None, Computed::F32(memory)) => block.weights.give_back(memory),
                 (None, _) => unreachable!("weights themselves have 32 bits"),
@@ -82,11 +83,11 @@ impl Engine {
     pub(super) fn gather(&mut self, block: usize) -> Pending<Computed> {
         let state = &self.blocks[block];
         let (ownership, parameters) = (state.ownership, state.parameters.clone());
-        let mut memory = self.spare.gathered(self.precision, &parameters);
+        let mut memory = self.spare.gathered(self.compute.precision, &parameters);
         for (start, kept) in state.weights.stretches() {
             memory.copy_from(&parameters, start, kept);
         }
-        let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
+        let (tracer, group) = (self.times.tracer.clone(), self.slices.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather block {block}"));
             let mut block = [Gathering { memory, parameters, end: ownership.all, ownership }];
@@ -98,19 +99,19 @@ impl Engine {
 
     /// As tensors.
     pub(super) fn gathered(&self, memory: Computed) -> Vec<Tensor<1>> {
-        memory.into_tensors(self.precision, &self.device)
+        memory.into_tensors(self.compute.precision, &self.compute.device)
     }
 
     /// Takes back the memory of gathered parameters; not that of tensors that a caller has kept, or that live
     /// elsewhere. Of these, a number are parameters, which are counted until the returned value is dropped.
     pub(super) fn release(&mut self, tensors: Vec<Tensor<1>>, kept: Option<usize>) -> Option<Held> {
         if self.shares_memory() && kept.is_none() {
-            self.spare.keep_gathered(Computed::of_tensors(tensors, self.precision));
+            self.spare.keep_gathered(Computed::of_tensors(tensors, self.compute.precision));
         } else {
             let count: usize = tensors.iter().map(|tensor| tensor.shape().num_elements()).sum();
-            self.spare.lose_gathered(count * self.precision.bytes());
+            self.spare.lose_gathered(count * self.compute.precision.bytes());
         }
-        let bytes = kept? * self.precision.bytes();
+        let bytes = kept? * self.compute.precision.bytes();
         Some(self.ledger.hold(Kind::Gathered, bytes))
     }
 
@@ -130,7 +131,7 @@ impl Engine {
         for (start, kept) in state.weights.stretches() {
             whole[start..start + kept.len()].copy_from_slice(kept);
         }
-        let group = self.mesh.group().to_vec();
+        let group = self.slices.mesh.group().to_vec();
         self.comm.run(move |collective| {
             let mut memory = whole.growing();
             let pieces = ownership.cut(&[all], std::slice::from_mut(&mut memory), ownership.all);
@@ -197,7 +198,7 @@ impl Engine {
             let whole = self.whole(block)?;
             let Some(input) = activation.take() else { continue };
             let ranges = &self.blocks[block].parameters;
-            let mut memory = Computed::zeros(self.precision, ranges);
+            let mut memory = Computed::zeros(self.compute.precision, ranges);
             memory.copy_from(ranges, 0, &whole);
             drop(whole);
             let parameters = self.gathered(memory);

@@ -51,7 +51,7 @@ impl Engine {
         let mut begun = self.begun.take().unwrap_or_else(|| self.begin(plan));
         assert_eq!(begun.number, plan.number, "the step begun is completed first");
         let closing = Closing { is_complete, sends: is_complete || self.sends_at_once() };
-        let outcome = if self.zero == Zero::Parameters {
+        let outcome = if self.slices.zero == Zero::Parameters {
             self.run_sliced(shares, &mut begun, closing)
         } else {
             let mut lent = self.lend();
@@ -73,7 +73,7 @@ impl Engine {
 
     /// Whether gradients are not kept until a step is complete: added up in any order, they are sent by every call.
     fn sends_at_once(&self) -> bool {
-        self.zero >= Zero::Gradients && matches!(self.reduction, Reduction::Fast(_))
+        self.slices.zero >= Zero::Gradients && matches!(self.reducer.reduction, Reduction::Fast(_))
     }
 
     /// Whether there are blocks that need sums over all virtual ranks.
@@ -82,7 +82,7 @@ impl Engine {
     }
 
     fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> StepInProgress {
-        let (hosted, buckets) = (self.virtual_ranks().len(), self.buckets.count());
+        let (hosted, buckets) = (self.virtual_ranks().len(), self.reducer.buckets.count());
         StepInProgress {
             number,
             epoch,
@@ -91,7 +91,10 @@ impl Engine {
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
             // Values that stay on a device are not checked.
-            hashers: vec![Hasher::new(); if self.digests && self.device_sums.is_none() { hosted } else { 0 }],
+            hashers: vec![
+                Hasher::new();
+                if self.notes.digests && self.reducer.device_sums.is_none() { hosted } else { 0 }
+            ],
             samples: None,
             there: vec![None; buckets],
             sums: (0..buckets).map(|_| self.no_sum()).collect(),
@@ -111,7 +114,7 @@ impl Engine {
         for (index, share) in shares.into_iter().enumerate() {
             let last = share.len().wrapping_sub(1);
             if share.is_empty() && closing.sends {
-                for bucket in 0..self.buckets.count() {
+                for bucket in 0..self.reducer.buckets.count() {
                     self.deliver(begun, index, bucket, None, true)?;
                 }
             }
@@ -134,8 +137,8 @@ impl Engine {
         (index, is_last): (usize, bool),
     ) -> Result<(), EngineError> {
         let rows = micro_batch.rows();
-        let is_divisible = micro_batch.is_divisible && matches!(self.reduction, Reduction::Fast(_));
-        let at_most = self.most_rows.filter(|_| is_divisible);
+        let is_divisible = micro_batch.is_divisible && matches!(self.reducer.reduction, Reduction::Fast(_));
+        let at_most = self.compute.most_rows.filter(|_| is_divisible);
         let mut left = pieces(rows.unwrap_or(1), at_most);
         while let Some(mut piece) = left.pop_front() {
             let is_last = is_last && left.is_empty();
@@ -149,7 +152,7 @@ impl Engine {
                     let cut = micro_batch.input.iter().map(|part| part.rows(piece.rows.clone()));
                     (cut.collect(), key.of(piece.rows.start as u64))
                 };
-                let walk = Walk::new(self.at_precision(input), key, self.no_gradient(), self.scale);
+                let walk = Walk::new(self.at_precision(input), key, self.no_gradient(), self.compute.scale);
                 sent = self.walk(walk, micro_batch, &mut piece, lent, begun, (index, is_last));
             };
             // Whatever was on its way is dropped; the piece knows its finished buckets.
@@ -163,7 +166,7 @@ impl Engine {
             self.running[index] = running;
             let halves = piece.halves().filter(|_| is_divisible);
             let Some([first, second]) = halves else {
-                let way_out = match self.reduction {
+                let way_out = match self.reducer.reduction {
                     Reduction::Exact => ", or --reduce fast, which cuts them",
                     Reduction::Fast(_) => "",
                 };
@@ -172,7 +175,8 @@ impl Engine {
             };
             let at_most = first.rows.len();
             warn!(at_most, "the device has no memory for more rows at once; micro-batches are cut");
-            self.most_rows = Some(self.most_rows.map_or(at_most, |before| before.min(at_most)));
+            self.compute.most_rows =
+                Some(self.compute.most_rows.map_or(at_most, |before| before.min(at_most)));
             left.push_front(second);
             left.push_front(first);
         }
@@ -200,7 +204,7 @@ impl Engine {
         for block in (0..self.model.stages.len()).rev() {
             let open = self.backward(&mut walk, block);
             debug_assert!(open.is_none(), "no block has a summary");
-            let Some(bucket) = self.buckets.completed_by(block) else { continue };
+            let Some(bucket) = self.reducer.buckets.completed_by(block) else { continue };
             let gradient = walk.gradient.take();
             if bucket >= piece.buckets {
                 self.deliver(begun, index, bucket, Some(gradient), is_last)?;
@@ -230,7 +234,7 @@ impl Engine {
                     Some(MicroBatch { input, measure, .. }) => {
                         let rows = input.first().and_then(|part| part.shape().first().copied());
                         let (input, key) = (self.at_precision(input), self.next_key(begun, index));
-                        let walk = Walk::new(input, key, self.no_gradient(), self.scale);
+                        let walk = Walk::new(input, key, self.no_gradient(), self.compute.scale);
                         (Some(walk), Some((measure, rows.unwrap_or(1))))
                     }
                     None => (None, None),
@@ -273,7 +277,7 @@ impl Engine {
             let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
             let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
             self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
-            let Some(bucket) = self.buckets.completed_by(block) else { continue };
+            let Some(bucket) = self.reducer.buckets.completed_by(block) else { continue };
             for (index, walk) in walks.iter_mut().enumerate() {
                 let gradient = walk.as_mut().map(|walk| walk.gradient.take());
                 self.deliver(begun, index, bucket, gradient, is_last)?;
@@ -284,7 +288,7 @@ impl Engine {
 
     /// No virtual rank of this rank has anything to add.
     pub(super) fn deliver_nothing(&mut self, begun: &mut StepInProgress) -> Result<(), CollectiveError> {
-        for bucket in 0..self.buckets.count() {
+        for bucket in 0..self.reducer.buckets.count() {
             for index in 0..self.virtual_ranks().len() {
                 self.deliver(begun, index, bucket, None, true)?;
             }
@@ -371,7 +375,7 @@ impl Engine {
         }
         let total = reduce(&self.comm, self.ranks, partials).wait()?;
         let count = [total.len()];
-        Ok(Tensor::from_data(TensorData::new(total.into_values(), count), &self.device))
+        Ok(Tensor::from_data(TensorData::new(total.into_values(), count), &self.compute.device))
     }
 
     /// The key of a virtual rank's next micro-batch: of the training, the step, the virtual rank, and the place in the step.
@@ -390,20 +394,20 @@ impl Engine {
         parameters: &[Tensor<1>],
         total: Option<Tensor<1>>,
     ) {
-        let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
+        let _span = self.times.tracer.span(Lane::Compute, || format!("forward {block}"));
         let running = &mut self.running[index][block];
         let loaded = self.model.stages[block].load(parameters, running, Use::Training);
-        *running = walk.forward(block, loaded, block > self.first_trained, total);
+        *running = walk.forward(block, loaded, block > self.compute.first_trained, total);
     }
 
     pub(super) fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
         if let Gradient::Host(numbers) = &mut walk.gradient
             && numbers.capacity() == 0
         {
-            let bucket = self.buckets.with(block);
-            *numbers = self.spare.gradients(bucket, self.buckets.len(bucket));
+            let bucket = self.reducer.buckets.with(block);
+            *numbers = self.spare.gradients(bucket, self.reducer.buckets.len(bucket));
         }
-        let _span = self.tracer.span(Lane::Compute, || format!("backward {block}"));
+        let _span = self.times.tracer.span(Lane::Compute, || format!("backward {block}"));
         walk.backward()
     }
 
@@ -417,7 +421,7 @@ impl Engine {
         gradient: Option<Gradient>,
         is_last: bool,
     ) -> Result<(), CollectiveError> {
-        let gradient = match (gradient, &self.device_sums) {
+        let gradient = match (gradient, &self.reducer.device_sums) {
             (Some(Gradient::Host(numbers)), _) => Some(numbers),
             (None, None) => None,
             (there, _) => {
@@ -441,7 +445,7 @@ impl Engine {
         let virtual_rank = hosted.start + index as u32;
         let sum = sum.unwrap_or_else(|| self.no_numbers(bucket));
         if let Some(hasher) = begun.hashers.get_mut(index) {
-            let _span = self.tracer.span(Lane::Compute, || format!("digest bucket {bucket}"));
+            let _span = self.times.tracer.span(Lane::Compute, || format!("digest bucket {bucket}"));
             digest(hasher, bytemuck::cast_slice(&sum));
         }
         match &mut begun.sums[bucket] {
@@ -456,7 +460,7 @@ impl Engine {
         if virtual_rank + 1 < hosted.end {
             return Ok(());
         }
-        if self.zero >= Zero::Gradients
+        if self.slices.zero >= Zero::Gradients
             && let Some(last) = begun.reductions.pop()
         {
             // No more than two buckets exist at once: this one waits for the one before it.
@@ -471,7 +475,7 @@ impl Engine {
 
     /// The gradient of a bucket without numbers.
     fn no_numbers(&mut self, bucket: usize) -> Numbers<f32> {
-        let length = self.buckets.len(bucket);
+        let length = self.reducer.buckets.len(bucket);
         let mut numbers = self.spare.gradients(bucket, length);
         numbers.growing().resize(length, 0.0);
         numbers
@@ -487,7 +491,7 @@ impl Engine {
         is_last: bool,
     ) {
         let sum = &mut begun.there[bucket];
-        if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.buckets.len(bucket) > 0) {
+        if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.reducer.buckets.len(bucket) > 0) {
             let more = Tensor::cat(tensors, 0);
             // The device may have no memory for the sum: then it is as it was, and the gradient comes again.
             *sum = Some(match &*sum {
@@ -498,9 +502,11 @@ impl Engine {
         if !is_last || index + 1 < self.virtual_ranks().len() {
             return;
         }
-        let sum = sum.take().unwrap_or_else(|| Tensor::zeros([self.buckets.len(bucket)], &self.device));
-        let (tracer, sums) = (self.tracer.clone(), self.device_sums.clone());
-        drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
+        let sum = sum
+            .take()
+            .unwrap_or_else(|| Tensor::zeros([self.reducer.buckets.len(bucket)], &self.compute.device));
+        let (tracer, sums) = (self.times.tracer.clone(), self.reducer.device_sums.clone());
+        drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         let reduction = self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
             let sums = sums.expect("gradients stay on the device to be added up there");
@@ -513,7 +519,7 @@ impl Engine {
 
     /// Where gradients are to be, and none yet.
     pub(super) fn no_gradient(&self) -> Gradient {
-        match self.device_sums {
+        match self.reducer.device_sums {
             Some(_) => Gradient::Device(Vec::new()),
             None => Gradient::Host(Numbers::default()),
         }
@@ -521,7 +527,7 @@ impl Engine {
 
     /// Of no virtual rank.
     pub(super) fn no_sum(&self) -> BucketSum {
-        match (self.reduction, self.reduce_dtype) {
+        match (self.reducer.reduction, self.reducer.reduce_dtype) {
             (Reduction::Exact, ReduceDtype::F32) => BucketSum::Exact(Partials::new(self.ranks.count)),
             (Reduction::Exact, ReduceDtype::Bf16) => BucketSum::Rounded(Partials::new(self.ranks.count)),
             (Reduction::Fast(_), _) => BucketSum::Fast(None),
@@ -531,19 +537,19 @@ impl Engine {
     /// Sends a bucket on its way.
     fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut StepInProgress) -> Reducing {
         // The moment at which it is handed over lies in the compute lane.
-        drop(self.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
-        if self.zero != Zero::Nothing {
+        drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
+        if self.slices.zero != Zero::Nothing {
             return self.reduce_slices(bucket, sum);
         }
-        let (ranks, tracer, dtype) = (self.ranks, self.tracer.clone(), self.reduce_dtype);
-        let compressor = self.compressors.get(bucket).map(Arc::clone);
+        let (ranks, tracer, dtype) = (self.ranks, self.times.tracer.clone(), self.reducer.reduce_dtype);
+        let compressor = self.reducer.compressors.get(bucket).map(Arc::clone);
         Reducing::UnderWay(match (sum, compressor) {
             (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 Ok(Reduced { sum: all_reduce(collective, ranks, partials)?, spare: None })
             }),
             (BucketSum::Rounded(partials), _) => {
-                let mut sum = self.spare.gradients(bucket, self.buckets.len(bucket));
+                let mut sum = self.spare.gradients(bucket, self.reducer.buckets.len(bucket));
                 self.comm.submit(move |collective| {
                     let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                     widen(&all_reduce(collective, ranks, partials)?, &mut sum.growing());
@@ -565,9 +571,9 @@ impl Engine {
 
     /// Has every rank add up its own slices of a bucket. Of what several ranks keep, each adds up a part, which the others are then given.
     fn reduce_slices(&mut self, bucket: usize, sum: BucketSum) -> Reducing {
-        let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.tracer.clone());
-        let mesh = self.mesh.clone();
-        let places: Vec<_> = self.buckets.places(bucket).collect();
+        let (rank, world, tracer) = (self.comm.rank(), self.comm.world(), self.times.tracer.clone());
+        let mesh = self.slices.mesh.clone();
+        let places: Vec<_> = self.reducer.buckets.places(bucket).collect();
         let ownerships: Vec<_> = places.iter().map(|(block, _)| self.blocks[*block].ownership).collect();
         let kept = |place: u32| {
             let slices = ownerships.iter().zip(&places).map(|(ownership, (_, range))| {
@@ -584,7 +590,7 @@ impl Engine {
             };
             kept(place).into_iter().map(part).collect::<Vec<_>>()
         };
-        let outlives = self.zero == Zero::Moments;
+        let outlives = self.slices.zero == Zero::Moments;
         let scatter = Scatter {
             owned: (0..world).map(owned).collect(),
             kept: (0..mesh.size()).map(&kept).collect(),
@@ -594,7 +600,7 @@ impl Engine {
             outlives,
         };
         // Sums made in any order are added up once more in that of the ranks.
-        let (ranks, sum) = match (sum, self.reduce_dtype) {
+        let (ranks, sum) = match (sum, self.reducer.reduce_dtype) {
             (BucketSum::Fast(sum), dtype) => {
                 let sum = sum.unwrap_or_default();
                 let sum = match dtype {
@@ -619,7 +625,7 @@ impl Engine {
             BucketSum::Rounded(partials) => {
                 let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
                 let mut sum = match outlives {
-                    true => self.spare.gradients(bucket, self.buckets.len(bucket)),
+                    true => self.spare.gradients(bucket, self.reducer.buckets.len(bucket)),
                     false => Numbers::with_capacity(&self.ledger, Kind::Gradients, of_slices.sum()),
                 };
                 self.comm.submit(move |collective| {
@@ -638,14 +644,15 @@ impl Engine {
         compressor: &Arc<Mutex<Compressor>>,
         begun: &mut StepInProgress,
     ) -> Reducing {
-        let (tracer, compressor) = (self.tracer.clone(), Arc::clone(compressor));
+        let (tracer, compressor) = (self.times.tracer.clone(), Arc::clone(compressor));
         let momentum = match self.rule.optimizer {
             Optimizer::Sgd { momentum, .. } => momentum,
             _ => 0.0,
         };
         // Each bucket has its part of what the whole gradient may be long.
-        let all: usize = (0..self.buckets.count()).map(|bucket| self.buckets.len(bucket)).sum();
-        let part = (self.buckets.len(bucket) as f64 / all.max(1) as f64).sqrt() as f32;
+        let all: usize =
+            (0..self.reducer.buckets.count()).map(|bucket| self.reducer.buckets.len(bucket)).sum();
+        let part = (self.reducer.buckets.len(bucket) as f64 / all.max(1) as f64).sqrt() as f32;
         let clip = self.rule.clip.map(|limit| limit * part);
         let circumstances = Circumstances { epoch: begun.epoch, momentum, clip };
         let samples = Arc::clone(begun.samples.get_or_insert_with(|| self.count_samples(&begun.scalars)));

@@ -75,7 +75,7 @@ impl Engine {
         let rows = micro_batch.rows().unwrap_or(1);
         let MicroBatch { input, measure, .. } = micro_batch;
         let (input, key) = (self.at_precision(input), self.next_key(begun, index));
-        let walk = Walk::new(input, key, self.no_gradient(), self.scale);
+        let walk = Walk::new(input, key, self.no_gradient(), self.compute.scale);
         Slot { index, walk: Some(walk), measure: Some((measure, rows)), is_last: false }
     }
 
@@ -91,7 +91,7 @@ impl Engine {
             let total = self.summary(block, &parameters, walks(&slots))?;
             for slot in &mut slots {
                 let (index, Some(walk)) = (slot.index, &mut slot.walk) else { continue };
-                let _span = self.tracer.span(Lane::Compute, || format!("forward {block}"));
+                let _span = self.times.tracer.span(Lane::Compute, || format!("forward {block}"));
                 let running = &mut self.running[index][block];
                 let loaded = self.model.stages[block].load(&parameters, running, Use::Forward);
                 let before = std::mem::take(running);
@@ -103,7 +103,7 @@ impl Engine {
         }
         let parameters = self.arrived(arriving.take(), last)?;
         let total = self.summary(last, &parameters, walks(&slots))?;
-        let gathers = |block: &usize| *block >= self.first_trained;
+        let gathers = |block: &usize| *block >= self.compute.first_trained;
         let mut arriving = last.checked_sub(1).filter(gathers).map(|next| self.begin_gather(next));
         let mut open = Vec::new();
         for slot in &mut slots {
@@ -117,9 +117,9 @@ impl Engine {
             open.push(self.backward(walk, last));
         }
         self.back_through(last, &mut slots, open, parameters, begun)?;
-        for block in (self.first_trained..last).rev() {
+        for block in (self.compute.first_trained..last).rev() {
             let parameters = self.arrived(arriving.take(), block)?;
-            let gathers = |block: &usize| *block >= self.first_trained;
+            let gathers = |block: &usize| *block >= self.compute.first_trained;
             arriving = block.checked_sub(1).filter(gathers).map(|next| self.begin_gather(next));
             let mut open = Vec::new();
             for slot in &mut slots {
@@ -127,16 +127,16 @@ impl Engine {
                     open.push(None);
                     continue;
                 };
-                let span = self.tracer.span(Lane::Compute, || format!("forward {block} again"));
+                let span = self.times.tracer.span(Lane::Compute, || format!("forward {block} again"));
                 let loaded = self.model.stages[block].load(&parameters, walk.running(), Use::Training);
-                walk.again(block, loaded, block > self.first_trained);
+                walk.again(block, loaded, block > self.compute.first_trained);
                 drop(span);
                 open.push(self.backward(walk, block));
             }
             kept.truncate(block);
             self.back_through(block, &mut slots, open, parameters, begun)?;
         }
-        for block in (0..self.first_trained.min(last)).rev() {
+        for block in (0..self.compute.first_trained.min(last)).rev() {
             self.deliver_block(block, &mut slots, begun)?;
         }
         Ok(())
@@ -163,7 +163,7 @@ impl Engine {
         slots: &mut [Slot<'_>],
         begun: &mut StepInProgress,
     ) -> Result<(), CollectiveError> {
-        let Some(bucket) = self.buckets.completed_by(block) else { return Ok(()) };
+        let Some(bucket) = self.reducer.buckets.completed_by(block) else { return Ok(()) };
         for slot in slots {
             let gradient = slot.walk.as_mut().map(|walk| walk.gradient.take());
             self.deliver(begun, slot.index, bucket, gradient, slot.is_last)?;
@@ -197,7 +197,7 @@ impl Engine {
     ) -> Result<Vec<Tensor<1>>, CollectiveError> {
         let Arriving { block: came, memory } = arriving.expect("a block is asked for before it is computed");
         debug_assert_eq!(came, block, "blocks come in order");
-        let _span = self.tracer.span(Lane::Compute, || format!("wait for block {block}"));
+        let _span = self.times.tracer.span(Lane::Compute, || format!("wait for block {block}"));
         Ok(self.gathered(memory.wait()?))
     }
 }

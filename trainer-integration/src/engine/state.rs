@@ -71,7 +71,7 @@ impl Engine {
             let moments = [first, second].into_iter();
             held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
         }
-        let progress = ProgressSoFar { loss_scale: self.scale, ..progress };
+        let progress = ProgressSoFar { loss_scale: self.compute.scale, ..progress };
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run,
@@ -85,7 +85,7 @@ impl Engine {
             statistics: Vec::new(),
             parts: Vec::new(),
         };
-        let holding = Holding::of(&self.mesh, self.gathers(), self.zero != Zero::Nothing);
+        let holding = Holding::of(&self.slices.mesh, self.gathers(), self.slices.zero != Zero::Nothing);
         let ledger = self.ledger.clone();
         Ok(Snapshot { manifest, holding, held, statistics: running.collect(), ledger, before: None })
     }
@@ -94,13 +94,13 @@ impl Engine {
     /// their way when they went, its own. Running numbers are those of before a step that has failed. Moments
     /// are moved, and nothing is there twice but a block's weights.
     pub(crate) fn remains(mut self) -> (Layout, State) {
-        let are_there: Vec<bool> = (0..self.buckets.count())
-            .map(|bucket| self.arrive(bucket).is_ok() && !self.lacks.contains(&bucket))
+        let are_there: Vec<bool> = (0..self.reducer.buckets.count())
+            .map(|bucket| self.arrive(bucket).is_ok() && !self.slices.stale.contains(&bucket))
             .collect();
         let (layout, mut state) = (self.layout(), State::default());
         for (block, kept) in std::mem::take(&mut self.blocks).into_iter().enumerate() {
             let BlockState { weights, moments, slice, ownership, computed, .. } = kept;
-            let is_whole = computed.is_some() || are_there[self.buckets.with(block)];
+            let is_whole = computed.is_some() || are_there[self.reducer.buckets.with(block)];
             let mut keep = |kind, start, values: Vec<f32>| {
                 if !values.is_empty() {
                     state.numbers.push(Numbers { block, kind, start, values });
@@ -158,10 +158,11 @@ impl Engine {
             let id = checkpoint.id.short();
             CheckpointError::Settings { id, differences: format!("its model has {differences}") }
         })?;
-        if let (Some(scale), Some(kept)) = (&mut self.scale, checkpoint.manifest.progress.loss_scale) {
+        if let (Some(scale), Some(kept)) = (&mut self.compute.scale, checkpoint.manifest.progress.loss_scale)
+        {
             *scale = kept;
         }
-        self.compressors.iter().for_each(|compressor| lock(compressor).forget());
+        self.reducer.compressors.iter().for_each(|compressor| lock(compressor).forget());
         if self.compression().is_some() {
             warn!(
                 "gradients that compression had not sent before the checkpoint are not in it, and are \

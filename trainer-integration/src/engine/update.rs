@@ -59,11 +59,11 @@ impl Engine {
         let slice = |(block, place): (usize, Range<usize>)| {
             let slice = &self.blocks[block].slice;
             // The whole bucket outlives the sum.
-            let start = if self.zero <= Zero::Moments { place.start + slice.start } else { end };
+            let start = if self.slices.zero <= Zero::Moments { place.start + slice.start } else { end };
             end = start + slice.len();
             (block, &sum[start..end])
         };
-        self.buckets.places(bucket).map(slice).collect()
+        self.reducer.buckets.places(bucket).map(slice).collect()
     }
 
     /// Adds what this call has sent to what the calls before it have.
@@ -85,16 +85,17 @@ impl Engine {
         for (bucket, sum) in gradient.iter().enumerate() {
             mine.extend(self.slices(bucket, sum).into_iter().map(|(_, slice)| squares_of(slice)));
         }
-        if self.zero == Zero::Nothing {
+        if self.slices.zero == Zero::Nothing {
             mine.iter().for_each(|squares| norm.add_squares(squares));
             return Ok(norm);
         }
         let mine = mine.concat();
         let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&mine)))?;
-        let group = self.mesh.group();
+        let group = self.slices.mesh.group();
         let mut taken = vec![0; group.len()];
         let numbers: Vec<_> = group.iter().map(|rank| all[*rank as usize].numbers::<f64>()).collect();
-        for block in (0..self.buckets.count()).flat_map(|bucket| self.buckets.places(bucket)) {
+        for block in (0..self.reducer.buckets.count()).flat_map(|bucket| self.reducer.buckets.places(bucket))
+        {
             let ownership = &self.blocks[block.0].ownership;
             let mut squares = vec![0.0; ownership.trained.div_ceil(CHUNK)];
             for (place, taken) in taken.iter_mut().enumerate() {
@@ -119,27 +120,29 @@ impl Engine {
     /// them gets the others' while training continues: those of the first blocks first, which are the first
     /// to be needed.
     pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
-        let tracer = self.tracer.clone();
+        let tracer = self.times.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
-        let are_spread = matches!(self.zero, Zero::Moments | Zero::Gradients);
-        self.spreading = (0..if are_spread { gradient.len() } else { 0 }).map(|_| None).collect();
+        let are_spread = matches!(self.slices.zero, Zero::Moments | Zero::Gradients);
+        self.slices.gathering = (0..if are_spread { gradient.len() } else { 0 }).map(|_| None).collect();
         for (bucket, sum) in gradient.iter().enumerate().rev() {
             for (block, slice) in self.slices(bucket, sum) {
                 self.blocks[block].update(optimizer, rate, slice, factor);
             }
             if are_spread {
-                self.spreading[bucket] = Some(self.spread(bucket));
+                self.slices.gathering[bucket] = Some(self.spread(bucket));
             }
         }
     }
 
     /// Waits for the weights of a bucket that are on their way.
     pub(super) fn arrive(&mut self, bucket: usize) -> Result<(), CollectiveError> {
-        let Some(spreading) = self.spreading.get_mut(bucket).and_then(Option::take) else { return Ok(()) };
-        let tracer = self.tracer.clone();
+        let Some(spreading) = self.slices.gathering.get_mut(bucket).and_then(Option::take) else {
+            return Ok(());
+        };
+        let tracer = self.times.tracer.clone();
         let _span = tracer.span(Lane::Compute, || format!("wait for weights of bucket {bucket}"));
         let Spread { memory, outcome } = spreading.wait()?;
-        for ((block, _), memory) in self.buckets.places(bucket).zip(memory) {
+        for ((block, _), memory) in self.reducer.buckets.places(bucket).zip(memory) {
             let state = &mut self.blocks[block];
             match (&mut state.computed, memory) {
                 (Some(computed), memory) => *computed = memory,
@@ -148,7 +151,7 @@ impl Engine {
             }
         }
         if outcome.is_err() {
-            self.lacks.insert(bucket);
+            self.slices.stale.insert(bucket);
         }
         outcome
     }
@@ -159,13 +162,13 @@ impl Engine {
     /// # Errors
     /// When another rank is gone or late.
     pub fn settle(&mut self) -> Result<(), CollectiveError> {
-        (0..self.spreading.len()).rev().try_for_each(|bucket| self.arrive(bucket))
+        (0..self.slices.gathering.len()).rev().try_for_each(|bucket| self.arrive(bucket))
     }
 
     /// Sends this rank's slices of a bucket's weights to all of its group, and takes in theirs; the weights
     /// are unavailable meanwhile.
     fn spread(&mut self, bucket: usize) -> Pending<Spread> {
-        let places: Vec<usize> = self.buckets.places(bucket).map(|(block, _)| block).collect();
+        let places: Vec<usize> = self.reducer.buckets.places(bucket).map(|(block, _)| block).collect();
         let lent = places.iter().map(|&block| {
             let BlockState { weights, computed, parameters, ownership, .. } = &mut self.blocks[block];
             let memory = match computed {
@@ -183,7 +186,7 @@ impl Engine {
             }
         });
         let mut lent: Vec<_> = lent.collect();
-        let (tracer, group) = (self.tracer.clone(), self.mesh.group().to_vec());
+        let (tracer, group) = (self.times.tracer.clone(), self.slices.mesh.group().to_vec());
         self.comm.submit(move |collective| {
             let _span = tracer.span(Lane::Communication, || format!("gather bucket {bucket}"));
             let outcome = gather(collective, &group, &mut lent);
