@@ -74,6 +74,7 @@ pub struct Engine {
 }
 
 /// The place and the numbers of forward and backward passes.
+#[derive(Debug)]
 struct Compute {
     device: Device,
     precision: Precision,
@@ -86,6 +87,7 @@ struct Compute {
 }
 
 /// The way of gradients to their sum over all ranks.
+#[derive(Debug)]
 struct Reducer {
     buckets: Buckets,
     reduction: Reduction,
@@ -98,6 +100,7 @@ struct Reducer {
 }
 
 /// The parts of weights and state that this rank keeps, and the way of updated weights to the other ranks.
+#[derive(Debug)]
 struct Slices {
     zero: Zero,
     mesh: Mesh,
@@ -108,6 +111,7 @@ struct Slices {
 }
 
 /// The times of the last step.
+#[derive(Debug)]
 struct Times {
     updating: Duration,
     reducing: Duration,
@@ -115,7 +119,7 @@ struct Times {
 }
 
 /// The facts of the last step, for a record.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Notes {
     /// Whether the gradients of the next step are digested, by virtual rank.
     digests: bool,
