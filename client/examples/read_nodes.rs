@@ -1,4 +1,4 @@
-//! Reads a rank's share of an epoch from nodes, and prints what it reads.
+//! Reads a rank's share of an epoch from nodes, and prints the positions of its samples.
 //!
 //!     shardd serve &
 //!     shardctl ingest client/data/digits/train.parquet --name digits

@@ -727,8 +727,8 @@ mod tests {
         let refused = check("", false, false).unwrap_err();
         assert!(refused.contains("--http 10.0.0.1:7700"), "{refused}");
         assert!(refused.contains("--tls and --auth tokens") && refused.contains("--allow-insecure-http"));
-        assert!(check("tls = true", false, false).unwrap_err().contains("say --auth tokens too"));
-        assert!(check("auth = \"tokens\"", false, false).unwrap_err().contains("say --tls too"));
+        assert!(check("tls = true", false, false).unwrap_err().contains("give --auth tokens too"));
+        assert!(check("auth = \"tokens\"", false, false).unwrap_err().contains("give --tls too"));
         assert!(check("tls = false", true, true).unwrap_err().contains("without TLS"));
         assert_eq!(check("", true, true), Ok(()), "a cluster that has both");
         assert_eq!(check("tls = true\nauth = \"tokens\"", false, false), Ok(()));

@@ -550,7 +550,7 @@ mod tests {
         for name in names.iter().flat_map(|name| [(*name).to_owned(), format!("{name}:{seal}")]) {
             let mut stream = server.enter().expect("let in");
             let reason = refused(server.ask(&mut stream, &Ask::File { segment: name.clone() }));
-            assert!(reason.contains("no pass"), "{name:?}: {reason}");
+            assert!(reason.contains("no such pass"), "{name:?}: {reason}");
             assert_eq!(stream.read(&mut [0]).expect("closed"), 0, "who shows one is sent away");
             let mut stream = server.enter().expect("let in");
             assert!(matches!(server.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { bytes: RING_BYTES })));

@@ -2,6 +2,7 @@
 //! seconds.
 
 mod role;
+mod running;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -25,7 +26,6 @@ use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
 use shardd_store::stores::StoreOptions;
 use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
@@ -45,6 +45,7 @@ use crate::metastore::{self, MetastoreNode, MetastoreUrl, OpenError};
 use crate::renewal::{Renewal, Signer};
 use crate::transport::{Datagrams, RemoteMetastore, Services, Transport, TransportError};
 use role::{NodeRole, take_over, take_role};
+use running::Running;
 
 /// The file in `<data>/tls` that remembers which keys are revoked.
 const REVOKED: &str = "revoked.json";
@@ -362,59 +363,6 @@ async fn serve_locked(
     match asked_to_promote.is_cancelled() {
         true => Ok(Ended::ToPromote { http: bound }),
         false => Ok(Ended::Stopped),
-    }
-}
-
-/// The tasks of a serving node.
-struct Running {
-    serving: JoinHandle<()>,
-    member: JoinHandle<Result<(), MembershipError>>,
-    copying: JoinHandle<Result<(), KeepError>>,
-    tasks: TaskTracker,
-    transport: Arc<Transport>,
-    /// Ends the HTTP API, then the tasks, then the copying of metadata.
-    http_stop: CancellationToken,
-    inner: CancellationToken,
-    copied: CancellationToken,
-}
-
-impl Running {
-    /// Serves until `stop`, or until the node has lost its membership or its metadata; then ends all tasks in order.
-    async fn until(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
-        let (mut left, mut fenced) = (None, None);
-        tokio::select! {
-            () = stop => {}
-            ended = &mut self.member => left = Some(ended),
-            ended = &mut self.copying => fenced = Some(ended),
-        }
-        info!("stopping");
-        self.http_stop.cancel();
-        let all = async {
-            // Requests under way may end while everything that answers them still runs.
-            self.serving.await?;
-            self.inner.cancel();
-            self.tasks.close();
-            let left = match left {
-                Some(left) => left,
-                None => self.member.await,
-            };
-            self.tasks.wait().await;
-            self.copied.cancel();
-            let fenced = match fenced {
-                Some(fenced) => fenced,
-                None => self.copying.await,
-            };
-            self.transport.close().await;
-            left??;
-            Ok::<_, ServeError>(fenced??)
-        };
-        match tokio::time::timeout(GRACE, all).await {
-            Ok(ended) => ended,
-            Err(_) => {
-                warn!(remaining = self.tasks.len(), "tasks outlived the shutdown grace");
-                Ok(())
-            }
-        }
     }
 }
 

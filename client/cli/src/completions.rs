@@ -1,10 +1,9 @@
 //! `shardctl completions`: what a shell needs to complete commands and options.
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::{Shell, generate};
 use serde_json::json;
 
-use crate::cli::Cli;
 use crate::output;
 
 /// Print a script that completes commands and options in a shell
@@ -19,9 +18,9 @@ pub(crate) struct Completions {
 }
 
 impl Completions {
-    pub(crate) fn run(self, json: bool) {
+    pub(crate) fn run(self, mut command: clap::Command, json: bool) {
         let mut script = Vec::new();
-        generate(self.shell, &mut Cli::command(), "shardctl", &mut script);
+        generate(self.shell, &mut command, "shardctl", &mut script);
         match json {
             true => output::json(&json!({
                 "shell": self.shell.to_string(),

@@ -33,7 +33,7 @@ pub(crate) struct Head {
     from: u64,
 
     /// Columns to show, with commas [default: all]
-    #[arg(long, value_name = "COLUMN,…", value_delimiter = ',')]
+    #[arg(long, value_name = "COLUMN,...", value_delimiter = ',')]
     columns: Option<Vec<String>>,
 }
 

@@ -59,6 +59,7 @@ mod work;
 
 use std::process::ExitCode;
 
+use clap::CommandFactory;
 use clap::error::ErrorKind;
 use mimalloc::MiMalloc;
 
@@ -130,10 +131,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Demo(command) => command.run(&connect, json),
         Command::Context(command) => command.run(&connect, json),
         Command::Completions(command) => {
-            command.run(json);
+            command.run(Cli::command(), json);
             Ok(())
         }
-        Command::Man(command) => command.run(json),
+        Command::Man(command) => command.run(Cli::command(), json),
     }
 }
 

@@ -3,11 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use clap::{Args, Command, CommandFactory};
+use clap::{Args, Command};
 use serde_json::json;
 use shardd_api::suggest::nearest;
 
-use crate::cli::Cli;
 use crate::failure::Failure;
 use crate::human::plural;
 use crate::output;
@@ -34,8 +33,8 @@ struct Page {
 }
 
 impl Man {
-    pub(crate) fn run(self, json: bool) -> Result<(), Failure> {
-        let pages = pages()?;
+    pub(crate) fn run(self, command: Command, json: bool) -> Result<(), Failure> {
+        let pages = pages(command)?;
         if let Some(dir) = &self.to {
             return write(&pages, dir, json);
         }
@@ -74,8 +73,8 @@ fn write(pages: &[Page], dir: &Path, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-fn pages() -> Result<Vec<Page>, Failure> {
-    let mut root = Cli::command().disable_help_subcommand(true);
+fn pages(command: Command) -> Result<Vec<Page>, Failure> {
+    let mut root = command.disable_help_subcommand(true);
     root.build();
     let mut pages = Vec::new();
     add_pages(&root, &mut pages)?;

@@ -118,9 +118,9 @@ fn who_is_not_let_in_is_told_why_and_costs_nobody_else() {
 
     let unprotected = ["serve", "--http", "0.0.0.0:0", "--quic", "127.0.0.1:0"];
     for (flags, wants) in [
-        (&[][..], "without TLS and without asking for tokens; say --tls and --auth tokens too"),
-        (&["--tls"], "without asking for tokens; say --auth tokens too, or --allow-insecure-http"),
-        (&["--auth", "tokens"], "without TLS; say --tls too, or --allow-insecure-http"),
+        (&[][..], "without TLS and without asking for tokens; give --tls and --auth tokens too"),
+        (&["--tls"], "without asking for tokens; give --auth tokens too, or --allow-insecure-http"),
+        (&["--auth", "tokens"], "without TLS; give --tls too, or --allow-insecure-http"),
     ] {
         let mut command = Command::new(binary("shardd"));
         command.args(unprotected).args(flags).arg("--data").arg(house.root.path().join("x6"));

@@ -48,9 +48,7 @@ fn a_node_is_drained_hosts_again_and_leaves_while_a_run_is_read() {
         assert_eq!(nodes.as_array().map(Vec::len), Some(2), "{nodes}");
 
         says(cluster.shardctl().args(["--json", "drain", "n2"]));
-        for (command, wants) in
-            [("drain n1", "n1 is the only one that hosts"), ("drain n9", "n9 is not among")]
-        {
+        for (command, wants) in [("drain n1", "n1 is the only host"), ("drain n9", "n9 is not among")] {
             let refused = ended(cluster.shardctl().args(command.split(' ')));
             assert_eq!(refused.status.code(), Some(1), "{command}");
             let said = error_line(&refused);

@@ -33,7 +33,7 @@ fn a_table_with_text_labels_is_shown_trained_and_trained_for_longer() {
     // From here on, neither program needs a place.
     shardctl("context set lab --store data");
     shardctl("context use lab");
-    shardctl("ingest animals.csv --name animals --mix none");
+    shardctl("ingest animals.csv --name animals --mix sequential");
     let head = shardctl("head animals -n 2 --columns c,label");
     let lines: Vec<Vec<&str>> = head.lines().map(|line| line.split_whitespace().collect()).collect();
     assert_eq!(lines, [["row", "c", "label"], ["0", "0", "cat"], ["1", "1", "dog"]]);

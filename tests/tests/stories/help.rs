@@ -42,6 +42,19 @@ fn subcommands(help: &str) -> impl Iterator<Item = String> {
     })
 }
 
+/// A help page without the groups of flags that all subcommands share.
+fn without_shared_flags(help: &str) -> String {
+    let is_heading = |line: &&str| line.ends_with(':') && !line.starts_with(' ');
+    let mut is_shared = false;
+    let kept = help.lines().filter(|line| {
+        if is_heading(line) {
+            is_shared = ["Connection:", "Output:"].contains(line);
+        }
+        !is_shared
+    });
+    kept.collect::<Vec<_>>().join("\n")
+}
+
 fn reference(program: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../docs/reference/{program}.md"))
 }
@@ -52,10 +65,11 @@ const PROGRAMS: [&str; 3] = ["shardctl", "shardd", "shardtrain"];
 fn every_command_has_a_page_in_the_reference_that_is_its_help() {
     for program in PROGRAMS {
         let mut text = format!(
-            "# {program}\n\nEach section is the output of `--help`. `SHARDD_WRITE_DOCS=1 cargo test --release --workspace \
-             --test stories\nhelp` writes this page.\n"
+            "# {program}\n\nEach section is the output of `--help`, without the flags that all subcommands share: those are in the \
+             first\nsection. `SHARDD_WRITE_DOCS=1 cargo test --release --workspace --test stories help` writes this page.\n"
         );
         for (command, help) in pages(program) {
+            let help = if command == program { help } else { without_shared_flags(&help) };
             text += &format!("\n## {command}\n\n```text\n{}\n```\n", help.trim_end());
         }
         let file = reference(program);

@@ -382,8 +382,10 @@ fn every_command_has_a_manual_page_that_says_something() {
 fn verbs(home: &Home) -> BTreeSet<String> {
     let listed = |group: &[&str]| -> Vec<String> {
         let help = run(&mut home.shardctl(&[group, &["--help"][..]].concat()));
-        let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-        let lines = lines.take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+        // The groups of the program's own help, or the commands of a group.
+        let lines = help.lines().skip_while(|line| !["Datasets:", "Commands:"].contains(line));
+        let lines = lines.take_while(|line| *line != "Options:");
+        let lines = lines.filter(|line| line.starts_with("  ") && !line.starts_with("   "));
         let names = lines.filter_map(|line| line.split_whitespace().next().map(String::from));
         names.filter(|name| name != "help").collect()
     };
@@ -430,6 +432,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("export", &["digits", "exported", "--format", "parquet"]),
         ("partition", &["digits", "--q", "0.1"]),
         ("partition", &["digits", "--q", "0.1", "--id"]),
+        ("head", &["-n", "2"]),
         ("plan ls", &[]),
         ("plan show", &[]),
         ("plan at", &["--global-batch-size", "4"]),

@@ -311,7 +311,7 @@ fn mistakes_are_explained_in_one_line() {
     };
     let cases: [(&[&str], i32, &str); 9] = [
         (&["--dataset", "nothing"], 1, "nothing"),
-        (&["--plan", "feed"], 1, "shardctl plan ls"),
+        (&["--plan", "feed"], 1, "there is no plan feed: there is "),
         (&["--plan", &plan, "--rank", "3", "--world", "2"], 2, "ranks count from 0"),
         (&["--plan", &plan, "--world", "5"], 2, "4"),
         (&["--plan", &plan, "--classes", "7"], 1, "not one of the 7 classes"),

@@ -15,8 +15,8 @@ use crate::stores::{StoreArgs, StoreOptions};
 pub struct Connect {
     /// Address of a node's HTTP API, or several with commas, nearest first [env: SHARDD_SERVER] [default: that of the current
     /// context, or http://127.0.0.1:7700]
-    #[arg(long, global = true, value_name = "URL")]
-    server: Option<String>,
+    #[arg(long, global = true, value_name = "URL", value_delimiter = ',')]
+    server: Vec<String>,
 
     /// Use this directory or bucket (s3://BUCKET/FOLDER, gs://, az://) directly, without a node
     #[arg(long, global = true, value_name = "DIR|URL")]
@@ -41,7 +41,7 @@ pub struct Connect {
 impl Connect {
     /// Whether a flag names nodes, a store or a context.
     pub fn is_chosen(&self) -> bool {
-        self.server.is_some() || self.store.is_some() || self.context.is_some()
+        !self.server.is_empty() || self.store.is_some() || self.context.is_some()
     }
 
     /// The nodes or the store.
@@ -134,9 +134,10 @@ impl Connect {
     /// # Errors
     /// When flags exclude each other, or a context is unknown.
     pub fn place(&self) -> Result<(Place, Source), ConnectError> {
-        match (&self.server, &self.store, &self.context) {
+        let server = (!self.server.is_empty()).then(|| self.server.join(","));
+        match (server, &self.store, &self.context) {
             (None, None, None) => {}
-            (Some(urls), None, None) => return Ok((Place::server(urls), Source::Flag("--server"))),
+            (Some(urls), None, None) => return Ok((Place::server(&urls), Source::Flag("--server"))),
             (None, Some(store), None) => {
                 let place = StorePlace::named(store, StoreOptions::default());
                 return Ok((Place::Store(place), Source::Flag("--store")));
@@ -162,7 +163,12 @@ impl Connect {
         let contexts = Contexts::load()?;
         match contexts.current.as_ref() {
             Some(current) => {
-                let (name, place) = contexts.find(current.as_str())?;
+                let Ok((name, place)) = contexts.find(current.as_str()) else {
+                    return Err(ConnectError::Contexts(format!(
+                        "the current context is {current}, which does not exist: choose one of `shardctl context ls` with \
+                         `shardctl context use NAME`"
+                    )));
+                };
                 let source = Source::Context { name: name.clone(), chosen_by: "the current one" };
                 Ok((place.clone(), source))
             }
@@ -176,9 +182,10 @@ impl Connect {
     /// When the flags name no place, or a relative path cannot be resolved.
     pub fn given_place(&self) -> Result<Place, ConnectError> {
         let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
-        let place = match (&self.server, &self.store, &self.context) {
+        let server = (!self.server.is_empty()).then(|| self.server.join(","));
+        let place = match (server, &self.store, &self.context) {
             (Some(urls), None, None) => Place::Server {
-                urls: checked(urls)?.join(","),
+                urls: checked(&urls)?.join(","),
                 token_file: absolute(&self.token_file)?,
                 ca: absolute(&self.ca)?,
             },

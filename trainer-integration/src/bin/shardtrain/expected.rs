@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use shardd_api::protocol::RunId;
-use shardd_store::catalog::CatalogError;
 use shardd_store::record::{Record, RecordError, RecordId};
 use shardd_trainer::checkpoint::CheckpointStore;
 use shardd_trainer::record::{Purpose, Recording};
@@ -38,7 +37,7 @@ impl Expected {
     }
 
     /// Why it cannot be trained again.
-    pub(crate) fn lacks(&self, error: &CatalogError) -> Failure {
+    pub(crate) fn lacks(&self, error: &dyn std::error::Error) -> Failure {
         let (id, data) = (self.id.short(), &self.record.data);
         let name = data.dataset.as_ref().map_or(String::new(), |name| format!(" of {name}"));
         let (version, plan) = (data.version.short(), data.plan.short());

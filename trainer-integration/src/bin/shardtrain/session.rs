@@ -144,7 +144,10 @@ impl<'a> Session<'a> {
         let began = SystemTime::now();
         args.device.open()?;
         let target = args.connect.target()?;
-        let catalog = catalog_of(&target)?;
+        let catalog = catalog_of(&target).map_err(|error| match expected {
+            Some(expected) => expected.lacks(&error),
+            None => error.into(),
+        })?;
         let plan_id = plan_to_train(&*catalog, args)?;
         let lacks = |error: CatalogError| match expected {
             Some(expected) => expected.lacks(&error),

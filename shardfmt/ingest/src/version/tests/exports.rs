@@ -211,10 +211,7 @@ fn an_export_is_whole_or_not_there() {
         fs::write(staging.join(name), "mine").expect("room");
         others.map(|name| fs::write(staging.join(name), "")).transpose().expect("room");
         let foreign = exported(&manifest, &memory, &to, PARQUET, 1000).expect_err("it is not ours");
-        assert!(
-            foreign.to_string().contains("out.tmp: is there already, and is not of an export"),
-            "{foreign}"
-        );
+        assert!(foreign.to_string().contains("out.tmp: exists, and is not from an export"), "{foreign}");
         assert_eq!(fs::read(staging.join(name)).expect("there"), b"mine", "foreign files stay");
         fs::remove_file(staging.join(name)).expect("there");
     }
