@@ -96,7 +96,7 @@ fn read(
         let entry = manifest.entry(shard)?;
         let wanted = u64::from(entry.rows - first).min(end - from) as u32;
         let sidecar = catalog.sidecar(&entry)?;
-        let plan = sidecar.read_plan(manifest.schema(), &[first..first + wanted])?;
+        let plan = sidecar.read_plan(manifest.schema(), std::slice::from_ref(&(first..first + wanted)))?;
         let fetched = catalog.shard_ranges(entry.id, plan.ranges())?;
         let mut row = first;
         for batch in plan.decode(&fetched)?.into_iter().flatten() {

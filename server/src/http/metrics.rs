@@ -25,6 +25,9 @@ const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5,
 /// A gauge of seconds or of a fraction.
 type FloatGauge = Gauge<f64, AtomicU64>;
 
+/// One of the counts of an epoch.
+type Count = fn(&EpochExchange) -> u64;
+
 /// The labels of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
@@ -249,10 +252,8 @@ impl Snapshot {
             counters.exchange_s,
         );
         // Of the epochs that are kept: it falls when the oldest is dropped, so it is no counter.
-        let sum = |count: fn(&EpochExchange) -> u64| {
-            counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>()
-        };
-        let states: [(&str, fn(&EpochExchange) -> u64); 4] = [
+        let sum = |count: Count| counters.exchange.iter().map(|epoch| count(&epoch.counts)).sum::<u64>();
+        let states: [(&str, Count); 4] = [
             ("expected", |counts| counts.expected_grains),
             ("received", |counts| counts.received_grains),
             ("sent", |counts| counts.sent_grains),

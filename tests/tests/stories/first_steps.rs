@@ -44,11 +44,11 @@ fn a_table_with_text_labels_is_shown_trained_and_trained_for_longer() {
 
     let train = |epochs: u32| {
         let words =
-            format!("--dataset animals --checkpoints kept --threads 1 --virtual-ranks 2 --epochs {epochs}");
+            format!("--dataset animals --checkpoints kept --threads 1 --virtual-ranks 3 --epochs {epochs}");
         command(home, "shardtrain", &words)
     };
     let first = run(&mut train(1));
-    assert!(first.starts_with("trained 1 epoch on 1 rank of 2 virtual ranks"), "{first}");
+    assert!(first.starts_with("trained 1 epoch on 1 rank of 3 virtual ranks"), "{first}");
     let again = run(&mut train(1));
     assert!(again.starts_with("already trained: 1 epoch in "), "{again}");
     let weights = |text: &str| text.lines().last().expect("a line").to_owned();

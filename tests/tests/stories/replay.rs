@@ -326,7 +326,7 @@ fn the_root_of_an_epoch_comes_out_however_many_ranks_consumed_it_and_out_of_noth
     assert!(text(&lines[0]["epochs"][0]["said"]).contains("other bytes"), "{lines:?}");
     assert_eq!(lines[0]["epochs"][1]["exactly_once"], true);
     fs::write(place.path("nonsense"), "{}\n").expect("it can be written");
-    assert!(place.fails("audit verify --consumed nonsense").1.contains("nonsense, line 1: not what"));
+    assert!(place.fails("audit verify --consumed nonsense").1.contains("nonsense, line 1: not the format"));
 }
 
 fn text(value: &Value) -> &str {
