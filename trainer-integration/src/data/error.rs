@@ -20,7 +20,7 @@ pub enum InputError {
     /// The classes of a text column are not listed.
     #[error(
         "the dataset does not list the classes in the text column {label:?}: ingest lists those of a column named `label`, up to \
-         10,000; else write whole numbers from 0"
+         4,096 in a shard; else write whole numbers from 0"
     )]
     ClassNames { label: String },
     /// A sample has a class that is not among those of the training data.
