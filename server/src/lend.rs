@@ -554,7 +554,7 @@ mod tests {
             assert_eq!(stream.read(&mut [0]).expect("closed"), 0, "who shows one is sent away");
             let mut stream = server.enter().expect("let in");
             assert!(matches!(server.ask(&mut stream, &Ask::Ring), Some(Answer::Ring { bytes: RING_BYTES })));
-            assert!(refused(server.ask(&mut stream, &piece(&name, 1, 0))).contains("no pass"));
+            assert!(refused(server.ask(&mut stream, &piece(&name, 1, 0))).contains("no such pass"));
         }
     }
 
