@@ -606,7 +606,7 @@ impl Training<'_> {
     ) -> Result<Engine, TrainError> {
         let config = self.config;
         if let Start::Checkpoint(checkpoint) = start {
-            same_training(checkpoint, settings, &self.comm)?;
+            same_training(checkpoint, settings, self.persistence.recording.is_some(), &self.comm)?;
         }
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
         let sums = self.device_sums(&device)?;
@@ -695,6 +695,10 @@ impl Training<'_> {
         if test_spec.shape() != spec.shape() {
             let (test, train) = (test_spec.shape(), spec.shape());
             let message = format!("its samples have the shape {test:?}, those trained on {train:?}");
+            return Err(TrainError::Rows(message.into()));
+        }
+        if test_spec.has_text_labels() != spec.has_text_labels() {
+            let message = "the labels of one are text, and those of the other are numbers";
             return Err(TrainError::Rows(message.into()));
         }
         Ok(test_spec)

@@ -450,7 +450,7 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
         }
         let settings = kept_settings(&agree_on(&comm, &settings)?);
         if let Some(checkpoint) = &checkpoint {
-            same_training(checkpoint, &settings, &comm)?;
+            same_training(checkpoint, &settings, true, &comm)?;
         }
         let ranks = VirtualRanks { count: virtual_ranks, world };
         let (key, engine_comm) = (Key::new(self.seed), Arc::clone(&comm));

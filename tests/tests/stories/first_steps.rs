@@ -72,3 +72,11 @@ fn a_training_that_names_an_unknown_dataset_is_answered_with_the_known_ones() {
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("there is no dataset animal: there is animals; is it animals?"), "{error}");
 }
+
+#[test]
+fn flags_of_nodes_and_stores_are_not_dropped_by_the_launcher() {
+    let home = TempDir::new().expect("a temporary directory");
+    let words = "run --nproc 1 --store data -- --dataset animals";
+    let refusal = refused(command(home.path(), "shardtrain", words).output().expect("starts"));
+    assert!(refusal.contains("give them after --"), "{refusal}");
+}

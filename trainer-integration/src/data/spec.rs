@@ -1,12 +1,14 @@
 //! Which columns are the input and which the label, found in the schema.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Schema, UInt8Type};
 use serde_json::Value;
+use shardfmt::Digest;
 
 use super::error::InputError;
 use super::stored::{StoredSamples, Values};
@@ -50,7 +52,7 @@ enum Source {
 }
 
 /// How to make numbers of rows.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct InputSpec {
     source: Source,
     label: String,
@@ -58,6 +60,20 @@ pub struct InputSpec {
     classes: usize,
     /// The number of each class by its name, where labels are text.
     class_numbers: Option<Arc<BTreeMap<String, u32>>>,
+}
+
+/// Part of the settings that a checkpoint and a record keep: it stays as it is for all that was trained before.
+impl fmt::Debug for InputSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut spec = f.debug_struct("InputSpec");
+        spec.field("source", &self.source).field("label", &self.label).field("shape", &self.shape);
+        spec.field("classes", &self.classes);
+        if let Some(numbers) = &self.class_numbers {
+            let names = numbers.keys().map(|name| format!("{name:?}\n")).collect::<String>();
+            spec.field("class_names", &Digest::of(names.as_bytes()).to_string());
+        }
+        spec.finish()
+    }
 }
 
 impl InputSpec {
@@ -105,6 +121,11 @@ impl InputSpec {
     /// The shape of a sample.
     pub fn shape(&self) -> InputShape {
         self.shape
+    }
+
+    /// Whether labels are text.
+    pub(crate) fn has_text_labels(&self) -> bool {
+        self.class_numbers.is_some()
     }
 
     /// How many classes there are.

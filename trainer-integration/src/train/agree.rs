@@ -90,10 +90,10 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
     Ok(())
 }
 
-/// Settings that may change when a training resumes: most decide nothing but the last bits; others what happens after a
-/// bad step, or where the training ends.
-pub(crate) const MAY_CHANGE: [&str; 6] =
-    ["version", "device", "bad steps", "steps gone back by", "transport", "epochs"];
+/// Settings that may change when a training resumes: the first decide nothing but the last bits, the last the
+/// action at its end.
+pub(crate) const MAY_CHANGE: [&str; 5] =
+    ["version", "device", "bad steps", "steps gone back by", "transport"];
 
 /// Settings that decide nothing that a checkpoint holds.
 const NOT_KEPT: [&str; 5] = ["steps between comparisons", "checkpoints", "test samples", "record", "zero"];
@@ -108,14 +108,25 @@ fn without(settings: &Settings, names: &[&str]) -> Settings {
     others.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// Refuses a checkpoint of another training than one with these settings.
+/// Refuses a checkpoint of another training than one with these settings. A training that has ended may be prolonged,
+/// unless it is recorded: a record is of one schedule.
 pub(crate) fn same_training(
     checkpoint: &Checkpoint,
     settings: &Settings,
+    is_recorded: bool,
     comm: &Comm,
 ) -> Result<(), CheckpointError> {
     let (id, settings, theirs) = (checkpoint.id.short(), kept(settings), &checkpoint.manifest.settings);
-    let firm = differences(&without(&settings, &MAY_CHANGE), &without(theirs, &MAY_CHANGE));
+    let mut may_change = MAY_CHANGE.to_vec();
+    let epochs = |settings: &Settings| settings.get("epochs").and_then(|epochs| epochs.parse::<u32>().ok());
+    if let (Some(ours), Some(theirs)) = (epochs(&settings), epochs(theirs))
+        && ours > theirs
+        && checkpoint.manifest.place.epoch >= theirs
+        && !is_recorded
+    {
+        may_change.push("epochs");
+    }
+    let firm = differences(&without(&settings, &may_change), &without(theirs, &may_change));
     if !firm.is_empty() {
         return Err(CheckpointError::Settings { id, differences: firm });
     }

@@ -44,6 +44,12 @@ impl Connect {
         !self.server.is_empty() || self.store.is_some() || self.context.is_some()
     }
 
+    /// Whether any of these flags is given.
+    pub fn is_given(&self) -> bool {
+        let is_about_buckets = self.options.options() != StoreOptions::default();
+        self.is_chosen() || self.token_file.is_some() || self.ca.is_some() || is_about_buckets
+    }
+
     /// The nodes or the store.
     ///
     /// # Errors
@@ -51,6 +57,20 @@ impl Connect {
     pub fn target(&self) -> Result<Target, ConnectError> {
         let (place, _) = self.place()?;
         self.check_flags(&place)?;
+        self.resolved(place)
+    }
+
+    /// The nodes or the store, of a program in which other flags name buckets, too: the flags of stores may be for those.
+    ///
+    /// # Errors
+    /// Those of [`target`](Self::target).
+    pub fn target_beside_stores(&self) -> Result<Target, ConnectError> {
+        let (place, _) = self.place()?;
+        Connect { options: StoreArgs::default(), ..self.clone() }.check_flags(&place)?;
+        self.resolved(place)
+    }
+
+    fn resolved(&self, place: Place) -> Result<Target, ConnectError> {
         match place {
             Place::Store(StorePlace::Url { url, options }) => {
                 let given = self.options.options().or(&StoreOptions::of_env()?);

@@ -73,7 +73,10 @@ pub fn find_plan(catalog: &dyn Catalog, asked: Option<&str>) -> Result<PlanId, C
     let fits = |text: &str| {
         let fits = |plan: &&PlanInfo| match version {
             Some(version) => plan.version == version,
-            None => plan.id.to_string().starts_with(text) || plan.dataset.as_str() == text,
+            None => {
+                let is_prefix = !text.is_empty() && plan.id.to_string().starts_with(text);
+                is_prefix || plan.dataset.as_str() == text
+            }
         };
         plans.iter().filter(fits).collect::<Vec<_>>()
     };

@@ -42,6 +42,13 @@ fn main() -> ExitCode {
     let Cli { command, mut args } = Cli::parse_or_exit();
     let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
     warnings.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
+    let is_without_data = matches!(command, Some(Command::Run(_) | Command::Plan(_) | Command::BenchComm(_)));
+    if is_without_data && args.connect.is_given() {
+        let reason =
+            "the flags under Connection belong to the ranks: for `shardtrain run`, give them after --";
+        eprintln!("shardtrain: {reason}; `plan` and `bench-comm` read no data");
+        return ExitCode::from(2);
+    }
     let (outcome, who) = match &command {
         None => {
             let outcome = session::run(&mut args);

@@ -273,9 +273,10 @@ impl Observer {
     pub(crate) fn already_trained(&self, report: &Report<'_>) {
         if self.summarises {
             print(&format!(
-                "already trained: {} in {}, as checkpointed; a larger --epochs prolongs the training\nweights blake3 {}\n",
+                "already trained: {} in {}{}; a larger --epochs prolongs the training\nweights blake3 {}\n",
                 plural(report.epochs.into(), "epoch"),
                 plural(report.steps, "step"),
+                results(report),
                 report.weights_digest,
             ));
         }
@@ -285,17 +286,14 @@ impl Observer {
         if !self.summarises {
             return;
         }
-        let loss = report.loss_per_epoch.last().map_or(String::new(), |loss| format!(", loss {loss:.4}"));
-        let accuracy = report
-            .test_accuracy
-            .map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+        let results = results(report);
         let compression = report.compression.as_ref().map_or(String::new(), CompressionFigures::summary);
         let straggler = report.straggler.map_or(String::new(), |rank| {
             let waited = report.waited_for_s[rank as usize];
             format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
         });
         print(&format!(
-            "trained {} on {} of {}: {:.0} samples/s{loss}{accuracy}\n{straggler}{compression}weights blake3 {}\n",
+            "trained {} on {} of {}: {:.0} samples/s{results}\n{straggler}{compression}weights blake3 {}\n",
             plural(report.epochs.into(), "epoch"),
             plural(report.world.into(), "rank"),
             plural(report.virtual_ranks.into(), "virtual rank"),
@@ -303,6 +301,14 @@ impl Observer {
             report.weights_digest,
         ));
     }
+}
+
+/// The loss of the last epoch, and the accuracy on the test data.
+fn results(report: &Report<'_>) -> String {
+    let loss = report.loss_per_epoch.last().map_or(String::new(), |loss| format!(", loss {loss:.4}"));
+    let accuracy = report.test_accuracy;
+    let accuracy = accuracy.map_or(String::new(), |share| format!(", test accuracy {:.1} %", share * 100.0));
+    loss + &accuracy
 }
 
 /// Prints a result. All else is done: a reader that has gone away misses it, and nothing is wrong.

@@ -43,7 +43,7 @@ pub(crate) struct Rerun {
     world: u32,
 
     /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
-    /// 127.0.0.1:29500 with --store]
+    /// 127.0.0.1:29500 with a store]
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
 

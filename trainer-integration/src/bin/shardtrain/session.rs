@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use arrow::datatypes::{DataType, Field};
 use serde_json::json;
 use shardd_api::protocol::{RunId, UnsentReports};
 use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
@@ -143,7 +144,7 @@ impl<'a> Session<'a> {
     fn open(args: &Args, expected: Option<&'a Expected>) -> Result<Session<'a>, Failure> {
         let began = SystemTime::now();
         args.device.open()?;
-        let target = args.connect.target()?;
+        let target = args.connect.target_beside_stores()?;
         let catalog = catalog_of(&target).map_err(|error| match expected {
             Some(expected) => expected.lacks(&error),
             None => error.into(),
@@ -214,8 +215,7 @@ impl<'a> Session<'a> {
         let begin = begin.unwrap_or_default();
         if (begin.epoch, begin.position) > (args.epochs, 0) {
             let error = UsageError(format!(
-                "the checkpoint is in epoch {} (from 0), after --epochs {}: give at least {}, or another --run",
-                begin.epoch,
+                "the checkpoint is after --epochs {}: give at least {}, or another --run",
                 args.epochs,
                 begin.epoch + u32::from(begin.position > 0)
             ));
@@ -530,7 +530,10 @@ fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn 
 
 /// The labels that the manifest counts, sorted: the classes of a label column of text.
 fn class_names(manifest: &Manifest, label: &str) -> Option<Vec<String>> {
-    if manifest.label_column() != Some(label) || manifest.class_names().is_some() {
+    let is_text = |field: &Field| {
+        matches!(field.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+    };
+    if manifest.label_column() != Some(label) || !manifest.schema.field_with_name(label).is_ok_and(is_text) {
         return None;
     }
     let names = manifest.labels()?.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
