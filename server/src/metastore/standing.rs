@@ -33,8 +33,8 @@ pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<Meta
     Ok(settled)
 }
 
-/// Where the metadata of a joined node is, whose first node named the etcd `told`, or none: then it is with
-/// that node, in either store.
+/// The place of a joined node's metadata. `told` is the etcd that the first node named when this one joined;
+/// without one, the first node keeps the metadata.
 pub(crate) fn of_joined(
     told: Option<&EtcdUrl>,
     asked: Option<&MetastoreUrl>,

@@ -122,7 +122,7 @@ impl<'a> Holders<'a> {
 }
 
 /// The state from which a group of ranks continues that have `remains` of the group before, or nothing: the
-/// newest step of which every number is somebody's, unless there is a newer checkpoint. `None` if there is
+/// newest step of which the ranks together have every number, unless there is a newer checkpoint. `None` if there is
 /// none. All ranks call this together; each gets its part where ranks keep such slices. What a rank gives
 /// itself whole is moved, and what remains is gone with it; after an error it is all there.
 ///

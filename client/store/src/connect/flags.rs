@@ -41,13 +41,25 @@ pub struct Connect {
 impl Connect {
     /// Whether a flag names nodes, a store or a context.
     pub fn is_chosen(&self) -> bool {
-        !self.server.is_empty() || self.store.is_some() || self.context.is_some()
+        self.urls().is_some() || self.store.is_some() || self.context.is_some()
     }
 
     /// Whether any of these flags is given.
     pub fn is_given(&self) -> bool {
-        let is_about_buckets = self.options.options() != StoreOptions::default();
-        self.is_chosen() || self.token_file.is_some() || self.ca.is_some() || is_about_buckets
+        self.is_chosen() || self.is_about_nodes() || self.is_about_buckets()
+    }
+
+    /// The addresses of --server, with commas between them.
+    fn urls(&self) -> Option<String> {
+        (!self.server.is_empty()).then(|| self.server.join(","))
+    }
+
+    fn is_about_nodes(&self) -> bool {
+        self.token_file.is_some() || self.ca.is_some()
+    }
+
+    fn is_about_buckets(&self) -> bool {
+        self.options.options() != StoreOptions::default()
     }
 
     /// The nodes or the store.
@@ -125,13 +137,11 @@ impl Connect {
 
     /// Refuses flags that are for the other kind of target.
     fn check_flags(&self, place: &Place) -> Result<(), ConnectError> {
-        let about_nodes = self.token_file.is_some() || self.ca.is_some();
-        let about_buckets = self.options.options() != StoreOptions::default();
         match place {
-            Place::Store(_) if about_nodes => Err(ConnectError::Usage(format!(
+            Place::Store(_) if self.is_about_nodes() => Err(ConnectError::Usage(format!(
                 "--token-file and --ca are for nodes, and {place} is a store: leave them out, or name nodes with --server"
             ))),
-            Place::Server { .. } | Place::Store(StorePlace::Directory(_)) if about_buckets => {
+            Place::Server { .. } | Place::Store(StorePlace::Directory(_)) if self.is_about_buckets() => {
                 Err(ConnectError::Usage(format!(
                     "--store-endpoint, --store-region, --store-ca and --store-anonymous are for the URL of a bucket, and \
                      {place} is not one: leave them out, or name a bucket with --store"
@@ -154,8 +164,7 @@ impl Connect {
     /// # Errors
     /// When flags exclude each other, or a context is unknown.
     pub fn place(&self) -> Result<(Place, Source), ConnectError> {
-        let server = (!self.server.is_empty()).then(|| self.server.join(","));
-        match (server, &self.store, &self.context) {
+        match (self.urls(), &self.store, &self.context) {
             (None, None, None) => {}
             (Some(urls), None, None) => return Ok((Place::server(&urls), Source::Flag("--server"))),
             (None, Some(store), None) => {
@@ -202,8 +211,7 @@ impl Connect {
     /// When the flags name no place, or a relative path cannot be resolved.
     pub fn given_place(&self) -> Result<Place, ConnectError> {
         let absolute = |path: &Option<PathBuf>| path.as_ref().map(std::path::absolute).transpose();
-        let server = (!self.server.is_empty()).then(|| self.server.join(","));
-        let place = match (server, &self.store, &self.context) {
+        let place = match (self.urls(), &self.store, &self.context) {
             (Some(urls), None, None) => Place::Server {
                 urls: checked(&urls)?.join(","),
                 token_file: absolute(&self.token_file)?,

@@ -397,12 +397,8 @@ fn device(text: &str) -> Result<DeviceName, String> {
     let local = || std::env::var("LOCAL_RANK").ok().filter(|value| !value.is_empty());
     match (text, local()) {
         ("cuda", Some(local)) => {
-            let number = local.parse().map_err(|_| {
-                format!(
-                    "LOCAL_RANK is {local:?}, which is not a \
-                number"
-                )
-            })?;
+            let refusal = |_| format!("LOCAL_RANK is {local:?}, which is not a number");
+            let number = local.parse().map_err(refusal)?;
             Ok(DeviceName::Cuda(number))
         }
         _ => text.parse().map_err(|error: DeviceError| error.to_string()),

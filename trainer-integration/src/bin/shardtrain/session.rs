@@ -5,7 +5,6 @@ mod shares;
 mod stay;
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +38,7 @@ use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
 use crate::args::{Args, UsageError};
 use crate::expected::Expected;
-use crate::output::{Observer, Report, save, tell_stopped, write_report, write_trace};
+use crate::output::{Observer, Report, plural, save, tell_stopped, write_report, write_trace};
 use shares::Shares;
 
 type Failure = Box<dyn Error>;
@@ -385,10 +384,7 @@ fn leave(args: &Args, loader: Loader) -> Result<(), Failure> {
     std::fs::write(&path, bytes).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
     eprintln!(
         "shardtrain: no node has taken {} of what rank {} read, which are in {path}: send them with `shardctl audit send {path}` once a node answers",
-        match unsent.reports.len() {
-            1 => "1 report".to_owned(),
-            count => format!("{count} reports"),
-        },
+        plural(unsent.reports.len() as u64, "report"),
         args.rank,
         path = path.display()
     );
@@ -528,7 +524,7 @@ fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn 
     Ok(Box::new(joined))
 }
 
-/// The labels that the manifest counts, sorted: the classes of a label column of text.
+/// The labels that the manifest counts, in order: the classes of a label column of text.
 fn class_names(manifest: &Manifest, label: &str) -> Option<Vec<String>> {
     let is_text = |field: &Field| {
         matches!(field.data_type(), DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
@@ -536,8 +532,7 @@ fn class_names(manifest: &Manifest, label: &str) -> Option<Vec<String>> {
     if manifest.label_column() != Some(label) || !manifest.schema.field_with_name(label).is_ok_and(is_text) {
         return None;
     }
-    let names = manifest.labels()?.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
-    Some(names.into_iter().collect())
+    Some(manifest.labels()?.keys().map(ToString::to_string).collect())
 }
 
 /// One more than the largest label that the manifest counts.
