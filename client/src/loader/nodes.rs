@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -64,8 +64,9 @@ pub(crate) struct Nodes {
     view: Mutex<RunView>,
     /// A node has reported that its room is short: it is asked for rows.
     by_rows: AtomicBool,
-    /// Epoch and position up to which the user has taken samples.
+    /// Epoch and position up to which the user has taken samples, and a signal that it has changed.
     consumed: Mutex<(u32, u64)>,
+    has_consumed: Condvar,
 }
 
 impl Nodes {
@@ -99,6 +100,7 @@ impl Nodes {
                         view: Mutex::new(view),
                         by_rows: AtomicBool::new(by_rows),
                         consumed: Mutex::new(start),
+                        has_consumed: Condvar::new(),
                     });
                 }
                 Err(error) if error.is_final() => return Err(error.into()),
@@ -111,6 +113,19 @@ impl Nodes {
     /// The user has taken samples up to here. Every request from now on says so, however long reports take.
     pub(crate) fn reached(&self, epoch: u32, position: u64) {
         *self.consumed.lock().expect("no panic while held") = (epoch, position);
+        self.has_consumed.notify_all();
+    }
+
+    /// Waits until grains of `epoch` may be asked for: once the user is in the epoch before, or has taken all samples before
+    /// `from`; whether only that. Nodes keep two epochs of a run, and learn from its ranks which.
+    fn await_epoch(&self, epoch: u32, from: (u32, u64), stop: &CancellationToken) -> bool {
+        let mut consumed = self.consumed.lock().expect("no panic while held");
+        while consumed.0.saturating_add(1) < epoch && *consumed != from && !stop.is_cancelled() {
+            // The loader closes without a signal here.
+            let waited = self.has_consumed.wait_timeout(consumed, AGAIN_AFTER);
+            consumed = waited.expect("no panic while held").0;
+        }
+        consumed.0.saturating_add(1) < epoch
     }
 
     /// Reports how far the rank has come: it is the clock of the exchange.
@@ -347,6 +362,8 @@ pub(crate) struct NodeRows {
     /// The rows that the window wants of each grain, and those of them that came by themselves.
     rows: HashMap<GrainNo, Vec<u32>>,
     sparse: HashMap<GrainNo, Bytes>,
+    /// The step being prepared is longer than an epoch.
+    is_long_step: bool,
     /// A node gave wrong bytes: the next request says so.
     doubts: bool,
     /// By the segments' passes.
@@ -381,6 +398,7 @@ impl NodeRows {
             known,
             rows,
             sparse,
+            is_long_step: false,
             doubts: false,
             maps,
             lenders,
@@ -518,7 +536,11 @@ impl NodeRows {
         let by_rows = self.nodes.by_rows.load(Relaxed);
         let rows_of = |grain| self.rows.get(grain).cloned().unwrap_or_default();
         let rows = grains.iter().filter(|_| by_rows).map(rows_of).collect();
-        let request = self.nodes.question(transport, self.epoch, &grains, rows, doubted);
+        let mut request = self.nodes.question(transport, self.epoch, &grains, rows, doubted);
+        if self.is_long_step {
+            // It has all that is left of the epochs before.
+            (request.epoch, request.position) = (request.epoch, request.position).max((request.for_epoch, 0));
+        }
         Question { transport, wanted, request }
     }
 
@@ -704,6 +726,10 @@ impl NodeRows {
 }
 
 impl RowSource for NodeRows {
+    fn await_epoch(&mut self, epoch: u32, from: (u32, u64)) {
+        self.is_long_step = self.nodes.await_epoch(epoch, from, &self.stop);
+    }
+
     fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
         if epoch != self.epoch {
             self.epoch = epoch;

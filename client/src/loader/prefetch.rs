@@ -33,6 +33,8 @@ pub(crate) struct Prefetch {
     shares: Shares,
     rows: Box<dyn RowSource>,
     start: (u32, u64),
+    /// Where the steps end that were given.
+    given: (u32, u64),
     end_epoch: u32,
     stride: u64,
     window: usize,
@@ -86,7 +88,8 @@ impl Prefetch {
             memory,
             audit,
         };
-        Ok(Self { shares, rows, start, end_epoch, stride, window, builder: Arc::new(builder) })
+        let builder = Arc::new(builder);
+        Ok(Self { shares, rows, start, given: start, end_epoch, stride, window, builder })
     }
 
     /// Gives tasks until all epochs are read or no thread takes them any more (`false`); an error is the last
@@ -157,11 +160,15 @@ impl Prefetch {
                 by_epoch.entry(part.epoch).or_default().push(reads);
             }
         }
+        if let Some(epoch) = by_epoch.keys().next_back() {
+            self.rows.await_epoch(*epoch, self.given);
+        }
         let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
         let ready: BTreeMap<u32, Arc<dyn Ready>> = ready.collect::<Result<_, LoadError>>().map_err(Some)?;
         for Planned { span, reads, surplus } in window {
             let parts = reads.into_iter().zip(&span.parts);
             let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
+            self.given = span.next;
             if !give(Ok(Task { span, pieces, surplus, builder: Arc::clone(&self.builder) })) {
                 return Err(None);
             }

@@ -13,6 +13,10 @@ pub(crate) trait RowSource: Send {
     /// read may be let go of, but for what their own [`Ready`] holds.
     fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError>;
 
+    /// Waits until samples of `epoch` may be prepared; the ones before them end at `from` (epoch, position). Ends early when the
+    /// loader is closed.
+    fn await_epoch(&mut self, _epoch: u32, _from: (u32, u64)) {}
+
     /// How many rows it wants to know of beyond those that are prepared: none, if it would do nothing about them.
     fn horizon(&self) -> u64 {
         0

@@ -9,7 +9,7 @@ use shardd_api::local_transport::Transport;
 use shardd_client::loader::{Cursor, LastBatch, Loader, LoaderConfig, LoaderSource};
 use shardd_store::catalog::StorePlace;
 use shardd_store::http::Credentials;
-use shardd_tests::{Cluster, binary, is_quick, run};
+use shardd_tests::{Cluster, binary, is_quick, run, wait_until};
 use shardfmt::{PlanId, RowCodec, RowDigest};
 use tempfile::TempDir;
 
@@ -194,5 +194,45 @@ fn any_number_of_ranks_reads_the_same_steps_and_goes_on_anywhere_with_nodes() {
             let how = How { virtual_ranks: 16, batch_size: 5, last_batch: LastBatch::Short };
             place.check(how, &[1, 3, 8, 16], &[&[8, 2, 8, 3]]);
         }
+    }
+}
+
+/// A loader reads ahead of its trainer; nodes hold two epochs of a run.
+#[test]
+fn epochs_of_few_steps_are_read_with_nodes_by_a_trainer_that_is_slower_than_its_loader() {
+    let cluster = Cluster::start(2);
+    run(cluster.shardctl().arg("ingest").arg(digits()).args(["--name", "digits", "--shard-size", "8KiB"]));
+    let plan = plan_of(&run(cluster.shardctl().args(PARTITION)));
+    let servers: Vec<String> = cluster.nodes.iter().map(|node| node.http.clone()).collect();
+    // 1,437 samples: two steps an epoch, one, and steps that have samples of four epochs.
+    for (batch_size, last_batch) in [(50, LastBatch::Short), (100, LastBatch::Short), (300, LastBatch::Carry)]
+    {
+        let source = LoaderSource::Nodes {
+            servers: servers.clone(),
+            run: format!("of-{batch_size}").parse().expect("a name"),
+            credentials: Credentials::default(),
+        };
+        let mut config = LoaderConfig::new(source, plan, batch_size);
+        (config.virtual_ranks, config.last_batch, config.end_epoch) = (Some(16), last_batch, 12);
+        config.audit = true;
+        let mut loader = Loader::open(config).expect("opens");
+        loop {
+            let mut before = -1.0;
+            wait_until("the loader has read what it may", || {
+                let spent = loader.stats().network_s;
+                std::mem::replace(&mut before, spent) == spent
+            });
+            eprintln!(
+                "step {:?}",
+                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap()
+            );
+            if loader.next_step().expect("reads").is_none() {
+                break;
+            }
+        }
+        let audits = loader.audits();
+        assert_eq!(audits.len(), 12);
+        let of_first = (1437, audits[0].digest_sum);
+        assert!(audits.iter().all(|audit| (audit.samples, audit.digest_sum) == of_first), "{audits:?}");
     }
 }
