@@ -149,6 +149,7 @@ const PURE: &[&str] = &[
     "client/api/src/timeline.rs",
     "server/engine/src/engine/kept.rs",
     "server/engine/src/engine/pace.rs",
+    "server/engine/src/engine/schedule.rs",
     "client/store/src/record/compare.rs",
     "client/store/src/record/document.rs",
     "client/store/src/record/steps.rs",

@@ -2,8 +2,8 @@
 //! before, takes incoming grains, and drops those that have left. No coordinator, no commit: both ends derive
 //! from the plan what moves.
 //!
-//! A chunk is due when the rank that is ahead has read past the chunk's position; `outbox` sends it, at a pace by which it has
-//! gone when the next one is due. What could not be sent is not an error: the next host will miss it and ask.
+//! `schedule` decides what is due; `outbox` sends it, at a pace by which it has gone when the next chunk is due. What could not
+//! be sent is not an error: the next host will miss it and ask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
@@ -14,26 +14,19 @@ use shardd_api::exchange::ExchangeRate;
 use shardd_api::node::NodeId;
 use shardd_api::protocol::{Placement, RanksRecord};
 use shardd_api::timeline::Work;
-use shardd_plan::{Epoch, GrainNo, Move, Partition, Plan};
+use shardd_plan::{Epoch, GrainNo, Move, Partition};
 use shardfmt::GrainKey;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use super::pace::Tempo;
 use super::run::RunState;
 use super::run::outbox::{Outbox, Parcel};
+use super::schedule::{Command, Due, Event, Schedule};
 use super::{Counters, Engine, blocking};
 use crate::cache::Class;
 use crate::peers::{Ack, Purpose, SendHeader};
-
-/// The next chunk to send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Due {
-    epoch: u32,
-    chunk: u32,
-}
 
 impl Engine {
     /// Follows a run until it has `ended`, and then once more, so that the caches are left as the next epoch wants them; or
@@ -53,45 +46,21 @@ impl Engine {
         run.sends_from(&outbox);
         let _sending = sending.clone().drop_guard();
         let mut oldest = outbox.oldest();
-        let (mut tempo, began) = (Tempo::default(), Instant::now());
-        let mut due: Option<Due> = None;
-        let mut forgotten: Option<u32> = None;
-        let mut filled: Option<(u32, u64)> = None;
-        let mut is_last = false;
+        let (mut schedule, began) = (Schedule::new(Arc::clone(&run.plan)), Instant::now());
         loop {
             let furthest = progress.borrow_and_update().furthest();
             let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
             if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {
-                if filled != Some((epoch, generation)) {
-                    // Worked out here, so that those who wait for an answer find it done.
-                    let (engine, state) = (Arc::clone(&self), Arc::clone(&run));
-                    blocking(move || drop(engine.kept(&state, epoch))).await;
-                    if filled.is_none_or(|(before, _)| before != epoch) {
-                        self.spawn_publish(&run, epoch, &stop);
-                    }
-                    filled = Some((epoch, generation));
-                    self.spawn_fill(&run, epoch, generation, &stop);
-                }
-                let next = self.queue_due(&run, due, epoch, position, &outbox);
-                tempo.note(began.elapsed(), place(&run.plan, epoch, position));
-                // A missing grain of the present epoch is requested as a miss: no pace would spare the link
-                // anything.
-                let is_overdue = outbox.is_overdue(epoch);
-                let is_paced =
-                    settings.borrow_and_update().rate != ExchangeRate::Unlimited && !is_last && !is_overdue;
-                let rate = match is_paced {
-                    true => tempo.rate_for(
-                        began.elapsed(),
-                        outbox.backlog(),
-                        place(&run.plan, next.epoch, run.plan.chunk_due(next.chunk)),
-                        run.plan.chunk_due(1),
-                    ),
-                    // No reader is slowed, or one waits for it, or none reads any more.
-                    false => f64::INFINITY,
+                let read = Event::Read { at: began.elapsed(), epoch, position, generation };
+                self.obey(&run, &outbox, schedule.step(read), &stop).await;
+                let queued = Event::Queued {
+                    at: began.elapsed(),
+                    backlog: outbox.backlog(),
+                    is_overdue: outbox.is_overdue(epoch),
+                    is_limited: settings.borrow_and_update().rate != ExchangeRate::Unlimited,
                 };
-                outbox.set_rate(rate, due != Some(next));
-                due = Some(next);
-                if is_last {
+                self.obey(&run, &outbox, schedule.step(queued), &stop).await;
+                if schedule.is_last() {
                     tokio::select! {
                         () = stop.cancelled() => {}
                         () = run.removed.cancelled() => sending.cancel(),
@@ -102,34 +71,53 @@ impl Engine {
                 if stop.is_cancelled() {
                     return; // not all was sent: nothing is forgotten
                 }
-                let slowest = run.progress.borrow().slowest_epoch().unwrap_or(epoch);
-                let mut through = slowest.min(next.epoch).checked_sub(1);
-                // Grains on their way stay here until they arrive, if that does not take an epoch.
-                if let Some(oldest) = *oldest.borrow_and_update()
-                    && epoch <= oldest + 1
-                {
-                    through = through.min(oldest.checked_sub(1));
-                }
-                let leaves = through > forgotten;
-                forgotten = through;
-                if leaves {
-                    self.forget(&run, through.expect("greater than an Option is Some")).await;
-                }
+                let slowest = run.progress.borrow().slowest_epoch();
+                let sent = Event::Sent { oldest: *oldest.borrow_and_update(), slowest };
+                self.obey(&run, &outbox, schedule.step(sent), &stop).await;
             }
-            if is_last {
+            if schedule.is_last() {
                 return;
             }
             tokio::select! {
                 () = stop.cancelled() => return,
                 () = ended.cancelled() => {
-                    is_last = true;
-                    outbox.end_soon();
+                    let commands = schedule.step(Event::Ended);
+                    self.obey(&run, &outbox, commands, &stop).await;
                 }
                 changed = progress.changed() => if changed.is_err() { return },
                 changed = placements.changed() => if changed.is_err() { return },
                 // The outbox and the engine are here: these do not end.
                 _ = oldest.changed() => {}
                 _ = settings.changed() => {}
+            }
+        }
+    }
+
+    /// Carries out what the schedule asks for, in order.
+    async fn obey(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        outbox: &Arc<Outbox>,
+        commands: Vec<Command>,
+        stop: &CancellationToken,
+    ) {
+        for command in commands {
+            match command {
+                Command::Fill { epoch, generation, is_new } => {
+                    // Worked out here, so that those who wait for an answer find it done.
+                    let (engine, state) = (Arc::clone(self), Arc::clone(run));
+                    blocking(move || drop(engine.kept(&state, epoch))).await;
+                    if is_new {
+                        self.spawn_publish(run, epoch, stop);
+                    }
+                    self.spawn_fill(run, epoch, generation, stop);
+                }
+                Command::GiveUp { from, epoch } => self.keep_for_those_who_ask(run, from, epoch),
+                Command::DropBefore { epoch } => outbox.drop_before(epoch),
+                Command::Queue(due) => self.queue_chunk(run, due, outbox),
+                Command::Pace { rate, may_fall } => outbox.set_rate(rate, may_fall),
+                Command::Forget { through } => self.forget(run, through).await,
+                Command::EndSoon => outbox.end_soon(),
             }
         }
     }
@@ -184,46 +172,9 @@ impl Engine {
         });
     }
 
-    /// Queues all chunks that are due at (epoch, position). Returns the first that is not due.
-    fn queue_due(
-        &self,
-        run: &RunState,
-        due: Option<Due>,
-        epoch: u32,
-        position: u64,
-        outbox: &Arc<Outbox>,
-    ) -> Due {
-        let chunks = run.plan.document().chunks;
-        let mut next = match due {
-            Some(due) if due.epoch <= epoch && epoch - due.epoch <= 1 => due,
-            Some(due) if due.epoch < epoch => {
-                // Training is faster than the exchange: overdue grains will be misses at their hosts, which
-                // request them.
-                self.keep_for_those_who_ask(run, due, epoch);
-                Due { epoch, chunk: 0 }
-            }
-            // The first report, or a launch that starts again at an earlier epoch.
-            _ => Due { epoch, chunk: 0 },
-        };
-        outbox.drop_before(epoch.saturating_sub(1));
-        let Some(placement) = run.placement() else { return next };
-        loop {
-            if next.chunk == chunks && next.epoch < epoch {
-                next = Due { epoch: next.epoch + 1, chunk: 0 };
-            } else if next.chunk == chunks
-                || (next.epoch == epoch && position < run.plan.chunk_trigger(next.chunk))
-            {
-                break;
-            } else {
-                self.queue_chunk(run, next, &placement, outbox);
-                next.chunk += 1;
-            }
-        }
-        next
-    }
-
-    fn queue_chunk(&self, run: &RunState, due: Due, placement: &Placement, outbox: &Arc<Outbox>) {
-        let (out, expected) = self.chunk_of_node(run, due, placement);
+    fn queue_chunk(&self, run: &RunState, due: Due, outbox: &Arc<Outbox>) {
+        let Some(placement) = run.placement() else { return };
+        let (out, expected) = self.chunk_of_node(run, due, &placement);
         self.counters.exchange(run.name(), due.epoch, |counts| counts.expected_grains += expected);
         for (to, grains) in out {
             let Due { epoch, chunk } = due;
@@ -484,11 +435,6 @@ pub(super) struct SyncTurn {
     synced: u64,
     /// A sync failed: a later one that succeeds proves nothing about what came before.
     failed: bool,
-}
-
-/// A place in the run, in positions since its first epoch.
-fn place(plan: &Plan, epoch: u32, position: u64) -> u64 {
-    u64::from(epoch).saturating_mul(plan.sample_count()).saturating_add(position)
 }
 
 /// The epochs that a run is being read in, from its slowest rank's to its furthest's; `None`: no rank has

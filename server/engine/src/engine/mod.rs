@@ -38,6 +38,7 @@ mod reader;
 mod removal;
 mod rendezvous;
 mod run;
+mod schedule;
 mod seen;
 mod silence;
 #[cfg(test)]
