@@ -1,8 +1,12 @@
 //! A node assembled from its parts: opened in order, run until the signal to stop, closed within five
 //! seconds.
 
+mod entrance;
+mod member;
+mod network;
 mod role;
 mod running;
+mod storage;
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Write};
@@ -13,49 +17,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shardd_api::drain::Drain;
-use shardd_api::duration::now;
-use shardd_api::exchange::ExchangeSettings;
-use shardd_api::local_transport::Share;
-use shardd_api::node::{NodeId, NodeRecord};
-use shardd_certificates::{CA_CERTIFICATE, CertificateError, Host};
-use shardd_engine::cache::{Cache, CacheConfig, CacheError};
-use shardd_engine::engine::{Engine, EngineError, Passes};
-use shardd_store::catalog::{CatalogBackend, CatalogError};
-use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
-use shardd_store::origin::{Origin, OriginError};
-use shardd_store::reserve::Disk;
-use shardd_store::stores::StoreOptions;
-use tokio::net::TcpListener;
+use shardd_api::node::NodeId;
+use shardd_certificates::CertificateError;
+use shardd_engine::cache::CacheError;
+use shardd_engine::engine::{Engine, EngineError};
+use shardd_store::catalog::CatalogError;
+use shardd_store::origin::OriginError;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
-use crate::access::owner::{self, OwnerError};
-use crate::access::{Mark, Tokens, private};
-use crate::ca::CertificateIssuer;
-use crate::config::{Auth, Config, ConfigError, OnSigterm};
-use crate::http::{self, Access, Api, Bootstrap, HttpListener, TokensAsked};
-use crate::https::{self, HttpsError};
-use crate::identity::{Cluster, Identity, IdentityError, JoinToken, Revoked, Site};
-use crate::keeping::{self, KeepError, Keeping, Promotion};
-use crate::lend::LocalListener;
-use crate::membership::{self, Finder, Membership, MembershipError};
-use crate::memory;
-use crate::metastore::{self, MetastoreNode, MetastoreUrl, OpenError};
-use crate::renewal::{Renewal, Signer};
-use crate::transport::{Datagrams, RemoteMetastore, Services, Transport, TransportError};
-use role::{NodeRole, take_over, take_role};
+use crate::access::owner::OwnerError;
+use crate::config::{Config, ConfigError, OnSigterm};
+use crate::https::HttpsError;
+use crate::identity::{Cluster, IdentityError, Site};
+use crate::keeping::KeepError;
+use crate::membership::MembershipError;
+use crate::metastore::OpenError;
+use crate::transport::TransportError;
+use entrance::Entrance;
+use member::Member;
+use network::{Network, bind_http};
+use role::take_role;
 use running::Running;
+use storage::Storage;
 
-/// The file in `<data>/tls` that remembers which keys are revoked.
-const REVOKED: &str = "revoked.json";
 /// How long a node that starts waits for its store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long everything together may take to end.
 const GRACE: Duration = Duration::from_millis(4500);
-/// The socket for loaders of this machine, in the data directory.
-const SOCKET: &str = "shardd.sock";
 
 /// Why a node does not serve. Every message is one line and names the way out.
 #[derive(Debug, thiserror::Error)]
@@ -191,161 +181,18 @@ async fn serve_locked(
     ready: Box<dyn FnOnce(&Ready) + Send>,
 ) -> Result<Ended, ServeError> {
     let listener = bind_http(config.http).await?;
-    let bound = listener.local_addr().map_err(|source| ServeError::Http { address: config.http, source })?;
-    let mut role = take_role(&config).await?;
-    let identity = Arc::clone(role.identity());
-    let revoked = Arc::new(Revoked::remembered(&config.data.join("tls").join(REVOKED)));
-    let datagrams = Datagrams::probe_mtu(config.quic.ip(), &identity).await;
-    let transport = bind_quic(&config, &identity, &revoked, datagrams)?;
-    // A wildcard is no address to reach; the peers' address is one of this machine.
-    let http = match bound.ip().is_unspecified() {
-        true => SocketAddr::new(transport.address().ip(), bound.port()),
-        false => bound,
-    };
-    let tls = config.tls.unwrap_or_else(|| role.cluster().is_some_and(|cluster| cluster.tls));
-    let site = Site { address: http, tls };
-    let is_alone = bound.ip().is_loopback();
-    let (http_listener, files) = open_http(&config, &identity, listener, tls)?;
-    let origin = Arc::new(open_store(&config, &role)?);
-    probe(&origin).await?;
-    let shelf = CopyShelf::of(Arc::clone(&origin), identity.authority());
-    let me =
-        MetastoreAddress { node: identity.node().clone(), http: site.to_string(), quic: transport.address() };
-    if config.metadata.promote {
-        role = take_over(&config, role, &shelf, &me, site).await?;
-    }
-    let metastore_node = role.cluster().map(|cluster| MetastoreNode::new(cluster.first.clone()));
-    let Opened { metastore, kept, keeping } =
-        open_metastore(&config, &role, &transport, &shelf, &me, metastore_node.as_ref()).await?;
-    let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metastore));
-    check_store(&catalog).await?;
-    if let NodeRole::First { .. } = role {
-        tell_of_store(&config, &role, &catalog, is_alone).await;
-    }
-    let (directory, limit) = (config.data.join("cache"), config.cache_size);
-    let cache = tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
-    keep_free(&config, &cache, &origin);
-    let local = open_local_listener(&config)?;
+    let role = take_role(&config).await?;
+    let network = Network::open(&config, &role, listener).await?;
+    let (storage, role) = Storage::open(&config, role, &network).await?;
+    let member = Member::register(&config, &role, &network, &storage).await?;
+    let entrance = Entrance::open(&config, role, &network, &storage).await?;
 
-    let record = NodeRecord {
-        id: identity.node().clone(),
-        http: site.to_string(),
-        quic: transport.address(),
-        cache_bytes: config.cache_size.0,
-        started_at: now(),
-        socket: local.as_ref().and_then(LocalListener::record),
-    };
-    let membership = Membership {
-        metastore: Arc::clone(&metastore),
-        record: record.clone(),
-        key: identity.key_digest(),
-        revoked: Arc::clone(&revoked),
-        metastore_node: metastore_node
-            .clone()
-            .filter(|_| role.has_metastore_node())
-            .map(|node| (Arc::clone(&transport), node)),
-    };
-    // Before any connection; without the metastore by the state known at the last stop.
-    let known = tokio::time::timeout(STORE_TIMEOUT, revoked.load(metastore.as_ref())).await;
-    if !matches!(known, Ok(Ok(_))) {
-        warn!("the recently revoked keys are not known yet");
-    }
-    let lease = match membership.register().await {
-        Ok(lease) => Some(lease),
-        Err(error @ (MembershipError::Taken(_) | MembershipError::Revoked(_))) => return Err(error.into()),
-        // It serves its objects and registers when the metastore is back.
-        Err(MembershipError::Meta(_)) => None,
-    };
-    let finder = match (&role, &metastore_node) {
-        (NodeRole::Joined { cluster, .. }, Some(metastore_node)) => Some(Finder::new(
-            Arc::clone(&transport),
-            Cluster::clone(cluster),
-            config.data.join("tls"),
-            shelf.clone(),
-            Arc::clone(metastore_node),
-            record.id.clone(),
-        )),
-        _ => None,
-    };
-    let access = open_access(&config, &role, &metastore, &record).await?;
-    let promotion = role.has_metastore_node().then(|| {
-        let (node, tls, asked) = (record.id.clone(), config.data.join("tls"), CancellationToken::new());
-        Arc::new(Promotion { shelf, node, tls, asked })
-    });
-    let bootstrap =
-        open_bootstrap(&config, role, site, is_alone, &transport, &origin, &metastore, access.is_required())?;
-    let signer = match (&bootstrap.issuer, metastore_node) {
-        (None, Some(first)) => Signer::First(Arc::clone(&transport), first),
-        (None, None) => Signer::First(Arc::clone(&transport), MetastoreNode::new(record.id.clone())),
-        (Some(issuer), _) => Signer::Here(Arc::clone(issuer)),
-    };
-    let renewal = Renewal { identity, hosts: config.hosts(), signer, metastore: Arc::clone(&metastore) };
-
-    let engine = Engine::new(
-        record.id.clone(),
-        Arc::clone(&origin),
-        Arc::new(cache),
-        Arc::clone(&metastore),
-        transport.clone(),
-    );
-    let reports = config.data.join("reports");
-    if let Err(error) = engine.keep_reports_in(&reports) {
-        warn!(path = %reports.display(), %error, "the reports of ranks during an outage of the metadata \
-            cannot be kept on disk");
-    }
-    engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
-    let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
-    if let Some(local) = local {
-        engine.lend(passes());
-        tasks.spawn(local.serve(Arc::clone(&engine), config.share, inner.clone()));
-    }
-    let services =
-        Services { peers: Arc::new(Arc::clone(&engine)), metastore: kept, issuer: bootstrap.issuer.clone() };
-    tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
-    tasks.spawn(membership::follow_addresses(
-        Arc::clone(&metastore),
-        Arc::clone(&transport),
-        finder.clone(),
-        inner.clone(),
-    ));
-    tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
-    tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
-    tasks.spawn(revoked.follow(Arc::clone(&metastore), inner.clone()));
-    tasks.spawn(renewal.keep(inner.clone()));
-    tasks.spawn(memory::trim_after_load(inner.clone()));
-    if let Some(files) = files {
-        tasks.spawn(files.follow(inner.clone()));
-    }
-    let shutdown_requested =
-        shutdown_requested(Arc::clone(&engine), config.on_sigterm, config.grace, signals.terminate);
+    let told = Ready { id: member.record.id.clone(), http: network.site, quic: network.transport.address() };
+    let bound = network.bound;
     let asked_to_promote =
-        promotion.as_ref().map_or_else(CancellationToken::new, |promotion| promotion.asked.clone());
-    let api = Api {
-        node: record.clone(),
-        engine,
-        catalog,
-        bootstrap,
-        access,
-        keeping: keeping.clone(),
-        promotion,
-        limits: http::Limits::default(),
-    };
-    let http_stop = CancellationToken::new();
-    let serving = tokio::spawn(http::serve(http_listener, api, http_stop.clone()));
-    let copied = CancellationToken::new();
-    let running = Running {
-        serving,
-        member: tokio::spawn(membership.keep(lease, finder, inner.clone())),
-        // The copy is made as long as anything may change, and once more then.
-        copying: tokio::spawn(copy_until(keeping, copied.clone())),
-        tasks,
-        transport: Arc::clone(&transport),
-        http_stop,
-        inner,
-        copied,
-    };
-
-    let told = Ready { id: record.id, http: site, quic: transport.address() };
+        entrance.promotion.as_ref().map_or_else(CancellationToken::new, |promotion| promotion.asked.clone());
+    let (running, engine) = Running::start(&config, network, storage, member, entrance);
+    let shutdown_requested = shutdown_requested(engine, config.on_sigterm, config.grace, signals.terminate);
     if let Some(path) = &config.ready_file {
         write_ready(path, &told).map_err(|source| ServeError::ReadyFile { path: path.clone(), source })?;
     }
@@ -363,17 +210,6 @@ async fn serve_locked(
     match asked_to_promote.is_cancelled() {
         true => Ok(Ended::ToPromote { http: bound }),
         false => Ok(Ended::Stopped),
-    }
-}
-
-/// Copies the metadata, if it is kept here.
-async fn copy_until(keeping: Option<Arc<Keeping>>, stop: CancellationToken) -> Result<(), KeepError> {
-    match keeping {
-        Some(keeping) => keeping.copy_until(stop).await,
-        None => {
-            stop.cancelled().await;
-            Ok(())
-        }
     }
 }
 
@@ -427,32 +263,6 @@ pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
     }
 }
 
-/// Opens the Unix socket for loaders of this machine, unless `--share none` switches it off. They can read
-/// over HTTP instead, so a failure is an error only if `--socket` names the path.
-fn open_local_listener(config: &Config) -> Result<Option<LocalListener>, ServeError> {
-    if config.share == Share::None {
-        return Ok(None);
-    }
-    let path = config.socket.clone().unwrap_or_else(|| config.data.join(SOCKET));
-    match LocalListener::open(&path) {
-        Ok(listener) => Ok(Some(listener)),
-        Err(source) if config.socket.is_some() => Err(ServeError::Socket { path, source }),
-        Err(error) => {
-            warn!(path = %path.display(), %error,
-                  "loaders of this machine are sent bytes instead of being lent files; name another place by --socket");
-            Ok(None)
-        }
-    }
-}
-
-/// The passes of this process: of a secret key.
-fn passes() -> Passes {
-    let mut key = [0; 32];
-    let random = rustls::crypto::ring::default_provider().secure_random;
-    random.fill(&mut key).expect("the system gives random bytes");
-    Passes::new(key)
-}
-
 /// Holds the data directory for this process, as long as the file lives.
 fn lock_data(data: &Path) -> Result<File, ServeError> {
     let at = |source| ServeError::Data { path: data.to_owned(), source };
@@ -477,262 +287,6 @@ fn remove_unused(data: &Path, _locked: &File) {
     }
 }
 
-async fn bind_http(address: SocketAddr) -> Result<TcpListener, ServeError> {
-    TcpListener::bind(address).await.map_err(|source| ServeError::Http { address, source })
-}
-
-/// Adds TLS to the HTTP listener, if asked for. The certificate is the node's own, or comes from two files
-/// that are watched for changes.
-fn open_http(
-    config: &Config,
-    identity: &Identity,
-    listener: TcpListener,
-    tls: bool,
-) -> Result<(HttpListener, Option<https::Followed>), ServeError> {
-    let (resolver, followed) = match &config.tls_files {
-        _ if !tls => return Ok((HttpListener { listener, tls: None }, None)),
-        None => (identity.cert_resolver(), None),
-        Some(files) => {
-            let followed = https::Followed::open(files.clone())?;
-            (followed.cert_resolver(), Some(followed))
-        }
-    };
-    Ok((HttpListener { listener, tls: Some(https::settings(resolver)?) }, followed))
-}
-
-/// Binds the QUIC address. A free port, once found, is kept over restarts, so that the others find the node again.
-fn bind_quic(
-    config: &Config,
-    identity: &Identity,
-    revoked: &Arc<Revoked>,
-    datagrams: Datagrams,
-) -> Result<Arc<Transport>, ServeError> {
-    let bind = |address| Transport::bind_with(address, identity, Arc::clone(revoked), datagrams);
-    let kept = config.data.join("quic-port");
-    let address = config.quic;
-    if address.port() != 0 {
-        return Ok(bind(address)?);
-    }
-    let port = std::fs::read_to_string(&kept).ok().and_then(|port| port.trim().parse().ok());
-    let again = port.and_then(|port| bind(SocketAddr::new(address.ip(), port)).ok());
-    let transport = match again {
-        Some(transport) => transport,
-        None => bind(address)?,
-    };
-    // Only a convenience: without it the others learn the new port from the metastore.
-    let _ = std::fs::write(&kept, format!("{}\n", transport.address().port()));
-    Ok(transport)
-}
-
-/// A node's way to the metadata.
-struct Opened {
-    /// Its source of facts.
-    metastore: Arc<dyn Metastore>,
-    /// Its cache for others: those that joined with a release that asks the first node, wherever that has it
-    /// from.
-    kept: Option<Arc<dyn Metastore>>,
-    /// Where it is kept in sled: that, and its copy.
-    keeping: Option<Arc<Keeping>>,
-}
-
-async fn open_metastore(
-    config: &Config,
-    role: &NodeRole,
-    transport: &Arc<Transport>,
-    shelf: &CopyShelf,
-    me: &MetastoreAddress,
-    metastore_node: Option<&Arc<MetastoreNode>>,
-) -> Result<Opened, ServeError> {
-    let (metastore, keeping): (Arc<dyn Metastore>, _) = match role {
-        NodeRole::First { metastore: MetastoreUrl::Etcd(url), .. }
-        | NodeRole::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
-            let opened = metastore::open_etcd(url)?;
-            info!(metastore = %url, "metadata is in etcd");
-            (opened, None)
-        }
-        NodeRole::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
-            let recover = config.metadata.recover;
-            let opened = keeping::open(&config.data, shelf, me, *is_new, recover).await?;
-            let keeping::Opened { sled, epoch, base } = opened;
-            if let Err(error) = sled.set_epoch(epoch).await {
-                warn!(%error, "the metadata takes no changes yet");
-            }
-            let keeping = Keeping::new(Arc::clone(&sled), shelf.clone(), me.clone(), epoch, base);
-            (sled, Some(keeping))
-        }
-        NodeRole::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
-            transport.learn(&cluster.first, cluster.quic);
-            let metastore_node =
-                metastore_node.map_or_else(|| MetastoreNode::new(cluster.first.clone()), Arc::clone);
-            (Arc::new(RemoteMetastore::new(Arc::clone(transport), metastore_node)), None)
-        }
-    };
-    let kept = matches!(role, NodeRole::First { .. }).then(|| Arc::clone(&metastore));
-    Ok(Opened { metastore, kept, keeping })
-}
-
-/// Keeps room on the disks of cache and store for the metadata, which may share them.
-fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
-    let reserve = match config.disk_reserve {
-        Some(reserve) => reserve.0,
-        None => Disk::of(&config.data).map_or(0, Disk::default_reserve),
-    };
-    cache.keep_free(reserve);
-    origin.keep_free(reserve);
-}
-
-/// Says what of this first node's data depends on this machine's disk alone, and whether names were lost.
-async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBackend, is_alone: bool) {
-    if config.store.is_none() && role.cluster().is_none() {
-        let what = "the store is in this node's own data directory: data, and the copy of the metadata, are lost with its disk; --store names another place";
-        match is_alone {
-            true => info!("{what}"),
-            false => warn!("{what}"),
-        }
-    }
-    let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
-    if let Ok(Ok(true)) = looked {
-        warn!(
-            store = catalog.origin().name(),
-            "the metadata knows no dataset, but the store holds commits of some: `shardctl recover` brings back names, tags and plans"
-        );
-    }
-}
-
-/// Opens the store asked for, else the cluster's, else the node's own.
-fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
-    match (&config.store, role) {
-        (Some(store), _) => Origin::open_with(store, &config.store_options),
-        (None, NodeRole::Joined { cluster, .. }) => {
-            let options = config.store_options.clone().or(&cluster.store_options);
-            Origin::open_with(&cluster.store, &options)
-        }
-        (None, NodeRole::First { promoted: Some(cluster), .. }) => {
-            let options = config.store_options.clone().or(&cluster.store_options);
-            Origin::open_with(&cluster.store, &options)
-        }
-        (None, NodeRole::First { .. }) => Origin::open_dir(&config.data.join("store")),
-    }
-}
-
-/// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
-async fn probe(origin: &Origin) -> Result<(), OriginError> {
-    match tokio::time::timeout(STORE_TIMEOUT, origin.probe()).await {
-        Ok(Err(error @ OriginError::Unavailable { .. })) => {
-            warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is unreachable; starting \
-                without it");
-            Ok(())
-        }
-        Err(_) => {
-            warn!(store = origin.name(), "the store does not answer; starting without it");
-            Ok(())
-        }
-        Ok(probed) => probed,
-    }
-}
-
-/// Refuses another store than that of the cluster, if both can be asked by now.
-async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
-    match tokio::time::timeout(STORE_TIMEOUT, catalog.check_store()).await {
-        Ok(Err(error @ CatalogError::OtherStore { .. })) => Err(ServeError::OtherStore(error)),
-        _ => Ok(()),
-    }
-}
-
-/// Who may ask over HTTP. Where a token is asked, the first node leaves an administrator's for who owns its machine, and any node
-/// where there is none.
-async fn open_access(
-    config: &Config,
-    role: &NodeRole,
-    metastore: &Arc<dyn Metastore>,
-    record: &NodeRecord,
-) -> Result<Access, ServeError> {
-    let mark = Mark::in_data(&config.data);
-    let was_asked = mark.is_set();
-    let tokens = Tokens::open(Arc::clone(metastore), Some(mark)).await;
-    let is_first = matches!(role, NodeRole::First { .. });
-    // Tokens that a first node does not know any more went with its metadata: the node still asks for tokens.
-    let are_lost = is_first && was_asked && !tokens.is_away() && !tokens.any();
-    let of_cluster = role.cluster().is_some_and(|cluster| cluster.asks_tokens);
-    let asked = match config.auth {
-        Some(Auth::Tokens) => TokensAsked::Always,
-        Some(Auth::None) => TokensAsked::Never,
-        None if of_cluster || are_lost => TokensAsked::Always,
-        None => TokensAsked::OnceThereIsOne,
-    };
-    let own = [record.quic.ip(), config.http.ip()].map(|address| Host::Address(address.to_canonical()));
-    let hosts = [config.hosts(), own.to_vec(), config.allowed_hosts.clone()].concat();
-    let access = Access { tokens, asked, hosts };
-    if access.is_required() {
-        private::close(&config.data);
-    }
-    let (tokens, is_away) = (&access.tokens, access.tokens.is_away());
-    if access.is_required() && !is_away && (is_first || !tokens.has_administrator(None)) {
-        owner::keep(&config.data, tokens).await?;
-    }
-    Ok(access)
-}
-
-/// Assembles the data of the join endpoints; nodes join at the first one. While only its own machine can
-/// reach the first node, it keeps a reusable token in a file. Otherwise each joining node needs a token of
-/// its own.
-#[expect(clippy::too_many_arguments, reason = "each is a part of the node that is put together here")]
-fn open_bootstrap(
-    config: &Config,
-    role: NodeRole,
-    site: Site,
-    is_alone: bool,
-    transport: &Transport,
-    origin: &Origin,
-    kept_in: &Arc<dyn Metastore>,
-    asks_tokens: bool,
-) -> Result<Bootstrap, ServeError> {
-    let digest = role.identity().authority();
-    let ca = config.data.join("tls").join(CA_CERTIFICATE);
-    let pem = std::fs::read_to_string(&ca).map_err(|source| CertificateError::Io { path: ca, source })?;
-    let (identity, authority, metastore) = match role {
-        NodeRole::Joined { cluster, .. } => {
-            return Ok(Bootstrap { authority: pem, digest, cluster: *cluster, issuer: None });
-        }
-        NodeRole::First { identity, authority, metastore, .. } => (identity, authority, metastore),
-    };
-    let metastore = match metastore {
-        MetastoreUrl::Sled => None,
-        MetastoreUrl::Etcd(url) => Some(Box::new(url)),
-    };
-    let path = config.data.join("join-token");
-    let standing = match is_alone {
-        true => Some(JoinToken::keep(&path, site, digest)?.secret),
-        false => {
-            // One that lasts is for those who share the machine.
-            let _ = std::fs::remove_file(&path);
-            None
-        }
-    };
-    let store = match origin.name() {
-        url if url.contains("://") => url.to_owned(),
-        path => {
-            let path = std::path::absolute(path);
-            let path = path.map_err(|source| ServeError::Data { path: config.data.clone(), source })?;
-            path.display().to_string()
-        }
-    };
-    let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
-    let (first, quic) = (identity.node().clone(), transport.address());
-    let Site { address: http, tls } = site;
-    let cluster = Cluster { store, store_options, first, http, tls, quic, asks_tokens, metastore };
-    let issuer = CertificateIssuer {
-        authority,
-        authority_pem: pem.clone(),
-        standing,
-        first_key: identity.key_digest(),
-        cluster: cluster.clone(),
-        metastore: Arc::clone(kept_in),
-        lifetime: config.certificate_lifetime,
-    };
-    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)) })
-}
-
 /// Writes the ready line, whole or not at all.
 fn write_ready(path: &Path, ready: &Ready) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -747,6 +301,7 @@ fn write_ready(path: &Path, ready: &Ready) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use shardd_api::node::NodeRecord;
     use shardd_store::http::HttpClient;
     use tempfile::TempDir;
     use tokio::sync::oneshot;

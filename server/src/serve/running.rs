@@ -2,15 +2,24 @@
 
 use std::sync::Arc;
 
+use shardd_api::exchange::ExchangeSettings;
+use shardd_engine::engine::Engine;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{info, warn};
 
+use super::entrance::Entrance;
+use super::member::{Member, passes};
+use super::network::Network;
+use super::storage::{Opened, Storage};
 use super::{GRACE, ServeError};
-use crate::keeping::KeepError;
-use crate::membership::MembershipError;
-use crate::transport::Transport;
+use crate::config::Config;
+use crate::http::{self, Api};
+use crate::keeping::{KeepError, Keeping};
+use crate::membership::{self, MembershipError};
+use crate::memory;
+use crate::transport::{Services, Transport};
 
 /// The tasks of a serving node.
 pub(super) struct Running {
@@ -26,6 +35,83 @@ pub(super) struct Running {
 }
 
 impl Running {
+    /// Starts the node's engine and all that runs beside it.
+    pub(super) fn start(
+        config: &Config,
+        network: Network,
+        storage: Storage,
+        member: Member,
+        entrance: Entrance,
+    ) -> (Self, Arc<Engine>) {
+        let Network { http, files, transport, revoked, .. } = network;
+        let Storage { origin, catalog, cache, metadata, .. } = storage;
+        let Member { record, membership, lease, finder, local } = member;
+        let Entrance { access, bootstrap, promotion, renewal } = entrance;
+        let Opened { metastore, kept, keeping } = metadata;
+        let engine = Engine::new(
+            record.id.clone(),
+            origin,
+            Arc::new(cache),
+            Arc::clone(&metastore),
+            transport.clone(),
+        );
+        let reports = config.data.join("reports");
+        if let Err(error) = engine.keep_reports_in(&reports) {
+            warn!(path = %reports.display(), %error, "the reports of ranks during an outage of the metadata \
+                cannot be kept on disk");
+        }
+        engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
+
+        let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());
+        if let Some(local) = local {
+            engine.lend(passes());
+            tasks.spawn(local.serve(Arc::clone(&engine), config.share, inner.clone()));
+        }
+        let services = Services {
+            peers: Arc::new(Arc::clone(&engine)),
+            metastore: kept,
+            issuer: bootstrap.issuer.clone(),
+        };
+        tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
+        tasks.spawn(membership::follow_addresses(
+            Arc::clone(&metastore),
+            Arc::clone(&transport),
+            finder.clone(),
+            inner.clone(),
+        ));
+        tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
+        tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
+        tasks.spawn(revoked.follow(metastore, inner.clone()));
+        tasks.spawn(renewal.keep(inner.clone()));
+        tasks.spawn(memory::trim_after_load(inner.clone()));
+        if let Some(files) = files {
+            tasks.spawn(files.follow(inner.clone()));
+        }
+        let api = Api {
+            node: record,
+            engine: Arc::clone(&engine),
+            catalog,
+            bootstrap,
+            access,
+            keeping: keeping.clone(),
+            promotion,
+            limits: http::Limits::default(),
+        };
+        let (http_stop, copied) = (CancellationToken::new(), CancellationToken::new());
+        let running = Self {
+            serving: tokio::spawn(http::serve(http, api, http_stop.clone())),
+            member: tokio::spawn(membership.keep(lease, finder, inner.clone())),
+            // The copy is made as long as anything may change, and once more then.
+            copying: tokio::spawn(copy_until(keeping, copied.clone())),
+            tasks,
+            transport,
+            http_stop,
+            inner,
+            copied,
+        };
+        (running, engine)
+    }
+
     /// Serves until `stop`, or until the node has lost its membership or its metadata; then ends all tasks in order.
     pub(super) async fn until(mut self, stop: impl Future<Output = ()>) -> Result<(), ServeError> {
         let (mut left, mut fenced) = (None, None);
@@ -61,6 +147,17 @@ impl Running {
                 warn!(remaining = self.tasks.len(), "tasks outlived the shutdown grace");
                 Ok(())
             }
+        }
+    }
+}
+
+/// Copies the metadata, if it is kept here.
+async fn copy_until(keeping: Option<Arc<Keeping>>, stop: CancellationToken) -> Result<(), KeepError> {
+    match keeping {
+        Some(keeping) => keeping.copy_until(stop).await,
+        None => {
+            stop.cancelled().await;
+            Ok(())
         }
     }
 }

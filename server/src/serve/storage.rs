@@ -1,0 +1,177 @@
+//! The places of a node's data: the store, the metadata, the cache.
+
+use std::sync::Arc;
+
+use shardd_engine::cache::{Cache, CacheConfig};
+use shardd_store::catalog::{CatalogBackend, CatalogError};
+use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
+use shardd_store::origin::{Origin, OriginError};
+use shardd_store::reserve::Disk;
+use tracing::{info, warn};
+
+use super::network::Network;
+use super::role::{NodeRole, take_over};
+use super::{STORE_TIMEOUT, ServeError};
+use crate::config::Config;
+use crate::keeping::{self, Keeping};
+use crate::metastore::{self, MetastoreNode, MetastoreUrl};
+use crate::transport::{RemoteMetastore, Transport};
+
+/// The open places of a node's data.
+pub(super) struct Storage {
+    pub(super) origin: Arc<Origin>,
+    pub(super) catalog: CatalogBackend,
+    pub(super) cache: Cache,
+    pub(super) metadata: Opened,
+    /// The copy of the metadata in the store.
+    pub(super) shelf: CopyShelf,
+    /// The node that has the metadata, in a cluster that this one joined.
+    pub(super) metastore_node: Option<Arc<MetastoreNode>>,
+}
+
+impl Storage {
+    /// Opens the store, then the metadata, then the cache. The node may take over the metadata here, which changes its role.
+    pub(super) async fn open(
+        config: &Config,
+        mut role: NodeRole,
+        network: &Network,
+    ) -> Result<(Self, NodeRole), ServeError> {
+        let identity = Arc::clone(role.identity());
+        let origin = Arc::new(open_store(config, &role)?);
+        probe(&origin).await?;
+        let shelf = CopyShelf::of(Arc::clone(&origin), identity.authority());
+        let (site, quic) = (network.site, network.transport.address());
+        let me = MetastoreAddress { node: identity.node().clone(), http: site.to_string(), quic };
+        if config.metadata.promote {
+            role = take_over(config, role, &shelf, &me, site).await?;
+        }
+        let metastore_node = role.cluster().map(|cluster| MetastoreNode::new(cluster.first.clone()));
+        let metadata =
+            open_metastore(config, &role, &network.transport, &shelf, &me, metastore_node.as_ref()).await?;
+        let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metadata.metastore));
+        check_store(&catalog).await?;
+        if let NodeRole::First { .. } = role {
+            tell_of_store(config, &role, &catalog, network.is_alone()).await;
+        }
+        let (directory, limit) = (config.data.join("cache"), config.cache_size);
+        let cache =
+            tokio::task::spawn_blocking(move || Cache::open(directory, CacheConfig { limit })).await??;
+        keep_free(config, &cache, &origin);
+        Ok((Self { origin, catalog, cache, metadata, shelf, metastore_node }, role))
+    }
+}
+
+/// A node's way to the metadata.
+pub(super) struct Opened {
+    /// Its source of facts.
+    pub(super) metastore: Arc<dyn Metastore>,
+    /// Its cache for others: those that joined with a release that asks the first node, wherever that has it
+    /// from.
+    pub(super) kept: Option<Arc<dyn Metastore>>,
+    /// Where it is kept in sled: that, and its copy.
+    pub(super) keeping: Option<Arc<Keeping>>,
+}
+
+async fn open_metastore(
+    config: &Config,
+    role: &NodeRole,
+    transport: &Arc<Transport>,
+    shelf: &CopyShelf,
+    me: &MetastoreAddress,
+    metastore_node: Option<&Arc<MetastoreNode>>,
+) -> Result<Opened, ServeError> {
+    let (metastore, keeping): (Arc<dyn Metastore>, _) = match role {
+        NodeRole::First { metastore: MetastoreUrl::Etcd(url), .. }
+        | NodeRole::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
+            let opened = metastore::open_etcd(url)?;
+            info!(metastore = %url, "metadata is in etcd");
+            (opened, None)
+        }
+        NodeRole::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
+            let recover = config.metadata.recover;
+            let opened = keeping::open(&config.data, shelf, me, *is_new, recover).await?;
+            let keeping::Opened { sled, epoch, base } = opened;
+            if let Err(error) = sled.set_epoch(epoch).await {
+                warn!(%error, "the metadata takes no changes yet");
+            }
+            let keeping = Keeping::new(Arc::clone(&sled), shelf.clone(), me.clone(), epoch, base);
+            (sled, Some(keeping))
+        }
+        NodeRole::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
+            transport.learn(&cluster.first, cluster.quic);
+            let metastore_node =
+                metastore_node.map_or_else(|| MetastoreNode::new(cluster.first.clone()), Arc::clone);
+            (Arc::new(RemoteMetastore::new(Arc::clone(transport), metastore_node)), None)
+        }
+    };
+    let kept = matches!(role, NodeRole::First { .. }).then(|| Arc::clone(&metastore));
+    Ok(Opened { metastore, kept, keeping })
+}
+
+/// Keeps room on the disks of cache and store for the metadata, which may share them.
+fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
+    let reserve = match config.disk_reserve {
+        Some(reserve) => reserve.0,
+        None => Disk::of(&config.data).map_or(0, Disk::default_reserve),
+    };
+    cache.keep_free(reserve);
+    origin.keep_free(reserve);
+}
+
+/// Says what of this first node's data depends on this machine's disk alone, and whether names were lost.
+async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBackend, is_alone: bool) {
+    if config.store.is_none() && role.cluster().is_none() {
+        let what = "the store is in this node's own data directory: data, and the copy of the metadata, are lost with its disk; --store names another place";
+        match is_alone {
+            true => info!("{what}"),
+            false => warn!("{what}"),
+        }
+    }
+    let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
+    if let Ok(Ok(true)) = looked {
+        warn!(
+            store = catalog.origin().name(),
+            "the metadata knows no dataset, but the store holds commits of some: `shardctl recover` brings back names, tags and plans"
+        );
+    }
+}
+
+/// Opens the store asked for, else the cluster's, else the node's own.
+fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
+    match (&config.store, role) {
+        (Some(store), _) => Origin::open_with(store, &config.store_options),
+        (None, NodeRole::Joined { cluster, .. }) => {
+            let options = config.store_options.clone().or(&cluster.store_options);
+            Origin::open_with(&cluster.store, &options)
+        }
+        (None, NodeRole::First { promoted: Some(cluster), .. }) => {
+            let options = config.store_options.clone().or(&cluster.store_options);
+            Origin::open_with(&cluster.store, &options)
+        }
+        (None, NodeRole::First { .. }) => Origin::open_dir(&config.data.join("store")),
+    }
+}
+
+/// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
+async fn probe(origin: &Origin) -> Result<(), OriginError> {
+    match tokio::time::timeout(STORE_TIMEOUT, origin.probe()).await {
+        Ok(Err(error @ OriginError::Unavailable { .. })) => {
+            warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is unreachable; starting \
+                without it");
+            Ok(())
+        }
+        Err(_) => {
+            warn!(store = origin.name(), "the store does not answer; starting without it");
+            Ok(())
+        }
+        Ok(probed) => probed,
+    }
+}
+
+/// Refuses another store than that of the cluster, if both can be asked by now.
+async fn check_store(catalog: &CatalogBackend) -> Result<(), ServeError> {
+    match tokio::time::timeout(STORE_TIMEOUT, catalog.check_store()).await {
+        Ok(Err(error @ CatalogError::OtherStore { .. })) => Err(ServeError::OtherStore(error)),
+        _ => Ok(()),
+    }
+}
