@@ -16,7 +16,7 @@ pub(crate) struct Binaries {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BinariesError {
     #[error(
-        "{missing} is not beside {beside}: put it there, or use `cargo run --release --bin shardctl -- demo`"
+        "{missing} is not beside {beside}: put it there, or use `cargo demo` in a clone of the repository"
     )]
     Missing { missing: String, beside: PathBuf },
     #[error("cargo could not build shardd and shardtrain (see its messages above)")]
@@ -25,6 +25,16 @@ pub(crate) enum BinariesError {
     Run { program: String, source: std::io::Error },
     #[error("cannot tell where this program lies")]
     Lost { source: std::io::Error },
+}
+
+/// The profile of `cargo demo`, whose programs compile fast.
+const QUICK: &str = "demo";
+
+impl Binaries {
+    /// Whether the programs were compiled to be there soon, and not to be fast.
+    pub(crate) fn are_quickly_compiled(&self) -> bool {
+        self.shardd.parent().and_then(Path::file_name).is_some_and(|profile| profile == QUICK)
+    }
 }
 
 /// The programs, built first if they are missing or older than their sources and cargo is at hand.
@@ -64,7 +74,7 @@ fn build(cargo: &str, workspace: &Path, beside: &Path) -> Result<(), BinariesErr
         Some(profile) => drop(command.args(["--profile", profile])),
     }
     eprintln!(
-        "building shardd and shardtrain, which the demo starts: cargo build --bins in {}",
+        "compiling shardd and shardtrain, which the demo starts, in {}; the first time this takes some minutes",
         workspace.display()
     );
     // Its standard output stays empty; its messages go to standard error, which may be shown even with --json.

@@ -125,6 +125,13 @@ impl Demo {
         } else {
             output::print(&format!("\n{}", report.render()));
         }
+        if binaries.are_quickly_compiled() {
+            output::note(
+                json,
+                "these programs were compiled for a quick start: those of `cargo build --release --bins` \
+                 are several times faster",
+            );
+        }
         match report.is_exactly_once() {
             true => Ok(()),
             false => {
