@@ -82,7 +82,7 @@ impl Engine {
                     return Some(self.class(run, grain, epoch));
                 }
                 let is_given = given_away.contains(&run.epochs.view(furthest).partition_of(grain));
-                (is_given || run.is_unacknowledged(grain)).then(|| Class::until(run.name(), furthest))
+                (is_given || run.unacknowledged.contains(grain)).then(|| Class::until(run.name(), furthest))
             })
         }
     }

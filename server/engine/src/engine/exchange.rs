@@ -37,7 +37,7 @@ impl Engine {
         ended: CancellationToken,
         stop: CancellationToken,
     ) {
-        let mut progress = run.progress.subscribe();
+        let mut progress = run.ranks.progress.subscribe();
         let mut placements = run.placement.subscribe();
         let mut settings = self.exchange.settings.subscribe();
         // Nothing is sent any more when this ends.
@@ -71,7 +71,7 @@ impl Engine {
                 if stop.is_cancelled() {
                     return; // not all was sent: nothing is forgotten
                 }
-                let slowest = run.progress.borrow().slowest_epoch();
+                let slowest = run.ranks.progress.borrow().slowest_epoch();
                 let sent = Event::Sent { oldest: *oldest.borrow_and_update(), slowest };
                 self.obey(&run, &outbox, schedule.step(sent), &stop).await;
             }
@@ -131,14 +131,14 @@ impl Engine {
         stop: &CancellationToken,
     ) {
         let (engine, run, stop) = (Arc::clone(self), Arc::clone(run), stop.clone());
-        let attempt = run.begins_to_fill(epoch, generation);
+        let attempt = run.filling.begin(epoch, generation);
         self.lifecycle.tasks.spawn(async move {
             tokio::select! {
                 () = stop.cancelled() => {}
                 () = run.removed.cancelled() => {}
                 filled = engine.ensure(&run, epoch) => match filled {
                     Ok(()) => {
-                        run.has_brought(attempt);
+                        run.filling.end(attempt);
                         engine.tell_copied(&run, generation).await;
                         if let Err(error) = engine.scrub(&run, epoch).await {
                             warn!(run = run.name(), epoch, %error, "grains damaged on disk could not be \
@@ -146,7 +146,7 @@ impl Engine {
                         }
                     }
                     Err(error) => {
-                        run.has_brought(attempt);
+                        run.filling.end(attempt);
                         warn!(run = run.name(), epoch, %error, "the cache could not be filled; reads will \
                             miss and ask again");
                     }
@@ -198,7 +198,7 @@ impl Engine {
             let (out, _) = self.chunk_of_node(run, Due { epoch: last, chunk }, &placement);
             let count = out.values().map(Vec::len).sum::<usize>() as u64;
             self.counters.exchange(run.name(), last, |counts| counts.unsent_grains += count);
-            run.keep_unacknowledged(last, out.into_values().flatten());
+            run.unacknowledged.add(last, out.into_values().flatten());
         }
     }
 
@@ -404,7 +404,7 @@ impl Engine {
     async fn forget(self: &Arc<Self>, run: &Arc<RunState>, through: u32) {
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let drop_segments = move || {
-            let unacknowledged = run.take_unacknowledged(through);
+            let unacknowledged = run.unacknowledged.take(through);
             let hosted = engine.hosted_class(Some((&run, through + 1)));
             let wanted = |key: &GrainKey| {
                 hosted(key).or_else(|| {
@@ -440,7 +440,7 @@ pub(super) struct SyncTurn {
 /// The epochs that a run is being read in, from its slowest rank's to its furthest's; `None`: no rank has
 /// reported. What the exchange has brought for later ones is kept under classes that leave later.
 pub(super) fn epochs_in_use(run: &RunState) -> Option<RangeInclusive<u32>> {
-    let progress = run.progress.borrow();
+    let progress = run.ranks.progress.borrow();
     let (furthest, _) = progress.furthest()?;
     Some(progress.slowest_epoch().unwrap_or(furthest)..=furthest)
 }

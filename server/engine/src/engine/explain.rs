@@ -47,7 +47,7 @@ impl Engine {
             None => vec![None; run.plan.document().partitions as usize],
         };
         let reached = ranks.as_ref().map_or(0, |ranks| ranks.reached);
-        let epoch = run.progress.borrow().furthest().map_or(reached, |(epoch, _)| epoch);
+        let epoch = run.ranks.progress.borrow().furthest().map_or(reached, |(epoch, _)| epoch);
         let partition_bytes = run.needs.read_bytes;
         let mut explained = PlacementExplained {
             run: id.clone(),

@@ -15,9 +15,9 @@ impl Engine {
     pub async fn filled(self: &Arc<Self>, id: &RunId) -> Result<Filled, EngineError> {
         let run = self.run(id).await?;
         self.know_placement(&run, 1).await;
-        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let epoch = run.ranks.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
         let generation = run.generation();
-        let is_done = run.has_filled(epoch, generation);
+        let is_done = run.filling.has_filled(epoch, generation);
         let engine = Arc::clone(self);
         let count = move || {
             let hosted = run.hosted_grains(&engine.node, epoch);

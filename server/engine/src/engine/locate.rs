@@ -50,12 +50,12 @@ impl Engine {
             return Err(EngineError::NoSuchGrain { grain: *grain, grains: run.plan.grain_count() });
         }
         self.know_placement(&run, 1).await;
-        run.report(request.rank, request.world, request.epoch, request.position);
-        run.note_transport(request.rank, request.transport);
+        run.ranks.report(request.rank, request.world, request.epoch, request.position);
+        run.ranks.note_transport(request.rank, request.transport);
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
         if request.doubted {
-            run.doubt(grains.iter().copied());
+            run.checked.doubt(grains.iter().copied());
         }
         let mut passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
         let kept = |passing: &BTreeMap<GrainNo, Vec<u32>>| -> Vec<GrainNo> {
@@ -145,8 +145,8 @@ impl Engine {
             return;
         }
         let early = Instant::now() + EARLY_TIMEOUT;
-        let mut progress = run.progress.subscribe();
-        let is_due = |progress: &super::run::Progress| {
+        let mut progress = run.ranks.progress.subscribe();
+        let is_due = |progress: &super::run::ranks::Progress| {
             progress.rank(request.rank).is_none_or(|(epoch, _)| epoch >= request.for_epoch)
         };
         let began = tokio::select! {
@@ -182,7 +182,7 @@ impl Engine {
         let unchecked: Vec<GrainNo> = grains
             .iter()
             .copied()
-            .filter(|grain| !run.was_checked(*grain, epoch) && !loose.contains_key(grain))
+            .filter(|grain| !run.checked.was_checked(*grain, epoch) && !loose.contains_key(grain))
             .collect();
         if unchecked.is_empty() {
             return Ok(());
@@ -205,7 +205,7 @@ impl Engine {
         let (engine, state) = (Arc::clone(self), Arc::clone(run));
         let is_bad = move |grain: &GrainNo| {
             let key = state.key(*grain);
-            if state.was_checked(*grain, epoch) {
+            if state.checked.was_checked(*grain, epoch) {
                 return false;
             }
             let Some((at, read)) = engine.read_now(&key) else { return false };
@@ -215,7 +215,7 @@ impl Engine {
             };
             match bad {
                 None => {
-                    state.mark_checked(*grain, epoch);
+                    state.checked.mark(*grain, epoch);
                     engine.cache.mark_verified(&key);
                     false
                 }

@@ -159,7 +159,7 @@ impl Engine {
             run.launched(ranks);
         }
         self.drive(Arc::clone(&run), ended, stop).await;
-        run.fills_no_more();
+        run.filling.stop();
     }
 
     fn take_placements(&self, listing: Listing) {

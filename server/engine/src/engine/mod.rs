@@ -271,7 +271,7 @@ impl Engine {
     /// # Errors
     /// An unknown run, a lost metastore.
     pub async fn detach(self: &Arc<Self>, id: &RunId, rank: u32) -> Result<(), EngineError> {
-        self.run(id).await?.rank_left(rank);
+        self.run(id).await?.ranks.leave(rank);
         match self.change_left(id, rank).await {
             Err(error) if is_away(&error) => {
                 self.attached_meanwhile(id, rank, None);
@@ -527,7 +527,8 @@ impl Engine {
     /// The names of the runs that are being read, by the latest news of this node: their segments are not
     /// evicted.
     pub(crate) fn active_runs(&self) -> BTreeSet<String> {
-        let heard = self.active_run_states().into_iter().filter(|run| run.quiet_for() < RUN_IDLE_TIMEOUT);
+        let heard =
+            self.active_run_states().into_iter().filter(|run| run.ranks.quiet_for() < RUN_IDLE_TIMEOUT);
         heard.map(|run| run.name().to_owned()).collect()
     }
 
@@ -626,7 +627,7 @@ impl PeerService for Arc<Engine> {
         let mut missing = BTreeMap::new();
         if request.effort == FetchMode::Doubt {
             let doubted: Vec<GrainNo> = request.keys.iter().filter_map(|key| run.grain(key)).collect();
-            run.doubt(doubted.iter().copied());
+            run.checked.doubt(doubted.iter().copied());
             self.discard_corrupt(&run, request.epoch, doubted).await;
             return answer;
         }

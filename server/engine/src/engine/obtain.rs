@@ -19,7 +19,8 @@ use tracing::{debug, warn};
 
 use super::health::FAIR_TIMEOUT;
 use super::misses::Given;
-use super::run::{Claim, RunState};
+use super::run::RunState;
+use super::run::in_flight::Claim;
 use super::{Counters, Engine, EngineError, blocking};
 use crate::cache::{CacheError, Class};
 use crate::peers::{FetchMode, FetchRequest, PEER_TIMEOUT, PeerError, READER_TIMEOUT};
@@ -415,7 +416,7 @@ impl Engine {
             Err(CacheError::Forgotten { .. }) => false,
             Err(error) => {
                 // A grain that comes for the next epoch may find room in it.
-                if run.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
+                if run.ranks.progress.borrow().furthest().is_none_or(|(furthest, _)| epoch <= furthest) {
                     run.keeping.finds_no_room(epoch, grain);
                 }
                 if !self.upkeep.trouble_logged.swap(true, Relaxed) {
@@ -444,7 +445,7 @@ impl Engine {
         // The grains that the exchange has brought already, for the epoch after.
         let is_next = |key: &GrainKey| {
             runs.iter().find_map(|run| {
-                let (grain, (epoch, _)) = (run.grain(key)?, run.progress.borrow().furthest()?);
+                let (grain, (epoch, _)) = (run.grain(key)?, run.ranks.progress.borrow().furthest()?);
                 let next = epoch.checked_add(1)?;
                 let stays = run.is_hosted_by(&self.node, grain, next) && self.keeps(run, next, grain);
                 stays.then(|| self.class(run, grain, next))
@@ -452,8 +453,8 @@ impl Engine {
         };
         let wanted = |key: &GrainKey| hosted(key).or_else(|| is_next(key));
         self.cache.evict_guests(need, wanted);
-        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
-        if self.cache.free() < need && run.is_first_tidied(run.generation(), epoch) {
+        let epoch = run.ranks.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        if self.cache.free() < need && run.filling.is_first_tidied(run.generation(), epoch) {
             match self.is_short(run, epoch) {
                 // To move most of a full cache about would make no room.
                 true => _ = self.cache.clear(|key, _| wanted(key), false),
@@ -505,7 +506,7 @@ impl Engine {
         let rows: Vec<Range<u32>> = grains.iter().map(|grain| rows_of(run, *grain)).collect();
         let plan = known.sidecar.read_plan(&run.manifest.schema, &rows)?;
         // Where all of a shard has room, what lies between costs less than another request.
-        let epoch = run.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let epoch = run.ranks.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
         let fetched = match self.is_short(run, epoch) {
             true => self.origin.read_ranges_apart(&entry.id, plan.ranges()).await?,
             false => self.origin.read_ranges(&entry.id, plan.ranges()).await?,
@@ -577,11 +578,12 @@ impl Engine {
     pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
         let hosted = run.hosted_grains(&self.node, epoch);
         for some in hosted.chunks(SCRUBBED_AT_ONCE) {
-            if run.progress.borrow().furthest().is_none_or(|(furthest, _)| furthest > epoch) {
+            if run.ranks.progress.borrow().furthest().is_none_or(|(furthest, _)| furthest > epoch) {
                 break;
             }
             let began = Instant::now();
-            let unchecked = some.iter().copied().filter(|grain| !run.was_checked(*grain, epoch)).collect();
+            let unchecked =
+                some.iter().copied().filter(|grain| !run.checked.was_checked(*grain, epoch)).collect();
             let corrupt = self.discard_corrupt(run, epoch, unchecked).await;
             if !corrupt.is_empty() {
                 self.obtain(run, epoch, corrupt).await?;

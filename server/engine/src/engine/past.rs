@@ -136,7 +136,7 @@ impl Engine {
 
     /// Where the rows of a shard lie and what proves them, from its sidecar, which is read once.
     pub(super) async fn known_shard(&self, run: &RunState, shard: u32) -> Result<Arc<Known>, EngineError> {
-        if let Some(known) = run.known_shards.lock().expect("no panic while held").get(shard) {
+        if let Some(known) = run.shards.known.lock().expect("no panic while held").get(shard) {
             return Ok(known);
         }
         let sidecar = self.origin.sidecar(run.entry(shard)).await?;
@@ -146,7 +146,7 @@ impl Engine {
             Arc::new(Known { sidecar, tree })
         };
         let known = blocking(known).await;
-        run.known_shards.lock().expect("no panic while held").insert(shard, &known);
+        run.shards.known.lock().expect("no panic while held").insert(shard, &known);
         Ok(known)
     }
 }

@@ -33,7 +33,7 @@ impl Engine {
         asker: Option<(&NodeId, &[GrainNo])>,
     ) -> Option<Arc<WholeShard>> {
         let reading = {
-            let mut readings = run.reading.lock().expect("no panic while held");
+            let mut readings = run.shards.under_way.lock().expect("no panic while held");
             match readings.get(&shard) {
                 Some(reading) => Arc::clone(reading),
                 None if self.was_read(run, shard) => return None,
@@ -94,7 +94,7 @@ impl Engine {
                 return;
             }
         };
-        run.shards_read.lock().expect("no panic while held").insert(shard);
+        run.shards.whole.lock().expect("no panic while held").insert(shard);
         info!(run = run.name(), shard = %run.entry(shard).id, epoch, "shard read from the store");
         self.keep_own(run, shard, epoch, &whole).await;
         reading.outcome.send_replace(Outcome::Whole(Arc::clone(&whole)));
@@ -102,7 +102,7 @@ impl Engine {
     }
 
     fn was_read(&self, run: &RunState, shard: u32) -> bool {
-        run.shards_read.lock().expect("no panic while held").contains(&shard)
+        run.shards.whole.lock().expect("no panic while held").contains(&shard)
     }
 
     async fn read_whole(&self, run: &RunState, shard: u32) -> Result<Arc<WholeShard>, EngineError> {
@@ -248,7 +248,7 @@ impl Engine {
 }
 
 fn end_reading(run: &RunState, shard: u32, reading: &Arc<Reading>) {
-    let mut readings = run.reading.lock().expect("no panic while held");
+    let mut readings = run.shards.under_way.lock().expect("no panic while held");
     if readings.get(&shard).is_some_and(|now| Arc::ptr_eq(now, reading)) {
         readings.remove(&shard);
     }

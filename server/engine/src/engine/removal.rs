@@ -59,7 +59,7 @@ impl Engine {
             runs.remove(id);
         }
         drop(runs);
-        run.fills_no_more();
+        run.filling.stop();
         run.removed.cancel();
     }
 

@@ -22,7 +22,7 @@ impl Engine {
     pub(super) async fn note_seen_forever(self: Arc<Self>, stop: CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(NOTED_EVERY)).await.is_some() {
             for run in self.active_run_states() {
-                if !run.was_heard_within(NOTED_EVERY) {
+                if !run.ranks.was_heard_within(NOTED_EVERY) {
                     continue;
                 }
                 if let Err(error) = self.note_seen(&run.record.id).await {

@@ -111,7 +111,7 @@ impl Outbox {
 
     /// Queues a part of a chunk and sees that it is sent.
     pub(crate) fn put(self: &Arc<Self>, to: NodeId, parcel: Parcel) {
-        self.run.keep_unacknowledged(parcel.epoch, parcel.grains.iter().copied());
+        self.run.unacknowledged.add(parcel.epoch, parcel.grains.iter().copied());
         let mut state = self.state();
         *state.backlog.entry(parcel.epoch).or_default() += self.bytes_of(&parcel);
         *state.left.entry(parcel.epoch).or_default() += 1;
@@ -268,7 +268,7 @@ impl Outbox {
             }
         };
         if stored == count {
-            run.acknowledged(epoch, &parcel.grains);
+            run.unacknowledged.acknowledge(epoch, &parcel.grains);
             self.engine.let_go(run, epoch, &parcel.grains).await;
         }
         let goes_again =

@@ -22,7 +22,7 @@ async fn a_removed_run_leaves_the_caches_and_its_name_to_another() {
     world.attach(&name, 3, 0).await;
     world.read_epoch(&name, 3, 0, async |_, _| {}).await;
     until(&world, "the caches are filled", |engine| {
-        engine.known_run(&name).is_some_and(|run| run.has_filled(1, run.generation()))
+        engine.known_run(&name).is_some_and(|run| run.filling.has_filled(1, run.generation()))
     })
     .await;
     world.has_come(0, &[1, 2, 3]).await;

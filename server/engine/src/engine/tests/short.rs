@@ -239,7 +239,7 @@ async fn what_finds_no_room_where_it_goes_is_sent_again() {
 
     // Something else takes up all the room that is left, for good in the eyes of the engine.
     let state = taker.run(&name).await.expect("attached");
-    state.is_first_tidied(state.generation(), 0);
+    state.filling.is_first_tidied(state.generation(), 0);
     let class = crate::cache::Class::until("r", 1000);
     let other = |index| GrainKey { shard: shardfmt::ShardId::of(b"another"), rows: 4, index };
     let filled = (0..).take_while(|index| taker.cache.put(other(*index), &class, &[7; 64]).is_ok()).count();
