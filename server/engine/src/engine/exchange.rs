@@ -2,8 +2,8 @@
 //! before, takes incoming grains, and drops those that have left. No coordinator, no commit: both ends derive
 //! from the plan what moves.
 //!
-//! `schedule` decides what is due; `outbox` sends it, at a pace by which it has gone when the next chunk is due. What could not
-//! be sent is not an error: the next host will miss it and ask.
+//! `schedule` names the due chunks; `outbox` sends them, at a pace by which they have gone when the next chunk is due. What could
+//! not be sent is not an error: the next host will miss it and ask.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::RangeInclusive;
