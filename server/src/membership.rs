@@ -268,7 +268,8 @@ impl Finder {
         }
     }
 
-    fn known(&self) -> Cluster {
+    /// The cluster as it is known now.
+    pub(crate) fn known(&self) -> Cluster {
         self.cluster.lock().expect("no panic while held").clone()
     }
 

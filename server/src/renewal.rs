@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use shardd_api::duration::{Span, now};
 use shardd_certificates::Host;
-use shardd_store::metastore::Metastore;
+use shardd_store::metastore::{MetaError, Metastore};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -56,7 +56,7 @@ impl Renewal {
                 }
                 if !noted {
                     // One that was signed elsewhere is on nobody's list yet.
-                    noted = self.register().note(&self.identity.info()).await.is_ok();
+                    noted = self.note().await.is_ok();
                 }
                 let due = self.due().await;
                 if due > now() {
@@ -97,6 +97,15 @@ impl Renewal {
 
     fn register(&self) -> Register {
         Register::in_metastore(Arc::clone(&self.metastore))
+    }
+
+    /// Notes the node's certificate, and on the first node whether it signs.
+    async fn note(&self) -> Result<(), MetaError> {
+        let register = self.register();
+        if let Signer::Here(issuer) = &self.signer {
+            register.note_signing(self.identity.node(), issuer.authority.is_some()).await?;
+        }
+        register.note(&self.identity.info()).await
     }
 
     /// Files are read and written where that holds up no other task.

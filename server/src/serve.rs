@@ -185,7 +185,7 @@ async fn serve_locked(
     let network = Network::open(&config, &role, listener).await?;
     let (storage, role) = Storage::open(&config, role, &network).await?;
     let member = Member::register(&config, &role, &network, &storage).await?;
-    let entrance = Entrance::open(&config, role, &network, &storage).await?;
+    let entrance = Entrance::open(&config, role, &network, &storage, member.finder.clone()).await?;
 
     let told = Ready { id: member.record.id.clone(), http: network.site, quic: network.transport.address() };
     let bound = network.bound;

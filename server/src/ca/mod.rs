@@ -21,7 +21,7 @@ use shardfmt::digest::Digest;
 use crate::identity::{Cluster, JoinReply, JoinRequest, KeyRevoked, Revoked, Secret, other_holder};
 
 pub(crate) use register::rotation_key;
-pub use register::{CertificateRecord, Register, Rotation};
+pub use register::{CertificateRecord, Register, Rotation, Signing};
 pub use secrets::{JoinSecrets, Spent};
 
 /// The most hosts that a certificate is good for.
@@ -69,6 +69,9 @@ pub enum IssueError {
          and put it into the node's <data>/tls"
     )]
     NoAuthority(NodeId),
+    /// The first node is one that signs, and its key is missing.
+    #[error("{0} has no tls/ca.key: it signs nothing; put the key there and restart it")]
+    Keyless(NodeId),
     /// Not now.
     #[error(transparent)]
     Meta(#[from] MetaError),
@@ -81,7 +84,7 @@ impl From<&IssueError> for Kind {
             IssueError::BadRequest(_) => Kind::Malformed,
             IssueError::BadHosts(_) => Kind::Invalid,
             IssueError::Taken(_) => Kind::Conflict,
-            IssueError::NoAuthority(_) => Kind::Misdirected,
+            IssueError::NoAuthority(_) | IssueError::Keyless(_) => Kind::Misdirected,
             IssueError::Meta(error) => Kind::from(error),
         }
     }

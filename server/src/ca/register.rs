@@ -15,6 +15,8 @@ use shardfmt::digest::Digest;
 const RECORDS: &str = "certificates/";
 /// Where it is kept which certificates are to be renewed, as `rotations/<node>`.
 const ROTATIONS: &str = "rotations/";
+/// Where it is kept whether the first node signs.
+const SIGNING: &str = "signing";
 
 /// The newest certificate of a node's key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -50,6 +52,33 @@ impl CertificateRecord {
 pub struct Rotation {
     /// Those that were made then or before, in seconds since 1970.
     pub issued_until: u64,
+}
+
+/// Whether the first node signs, so that every node refuses at once what would wait for a signature.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Signing {
+    /// The first node.
+    pub node: NodeId,
+    /// Whether it has the authority's key.
+    pub signs: bool,
+    /// Whether a first node of this cluster has ever had it. Else the authority is away from all nodes, and
+    /// nodes join with certificates that were made there.
+    pub has_signed: bool,
+}
+
+impl Signing {
+    /// The present state of the first node, after the last one noted.
+    #[must_use]
+    pub fn of(node: &NodeId, signs: bool, noted: Option<&Signing>) -> Signing {
+        let has_signed = signs || noted.is_some_and(|noted| noted.has_signed);
+        Signing { node: node.clone(), signs, has_signed }
+    }
+
+    /// Whether the first node needs the authority's key and does not have it: after a promotion, or a loss.
+    #[must_use]
+    pub fn lacks_its_key(&self) -> bool {
+        self.has_signed && !self.signs
+    }
 }
 
 /// The records of a cluster.
@@ -117,6 +146,28 @@ impl Register {
     /// When the metastore cannot.
     pub async fn rotation(&self, node: &NodeId) -> Result<Option<Rotation>, MetaError> {
         Ok(self.0.get(&rotation_key(node)).await?.as_ref().and_then(read))
+    }
+
+    /// Notes whether the first node signs.
+    ///
+    /// # Errors
+    /// When the metastore cannot.
+    pub async fn note_signing(&self, first: &NodeId, signs: bool) -> Result<(), MetaError> {
+        let noted = self.signing().await?;
+        let signing = Signing::of(first, signs, noted.as_ref());
+        if noted.as_ref() != Some(&signing) {
+            let value = serde_json::to_vec(&signing).expect("a note is plain data");
+            self.0.put(SIGNING, value, Expected::Any, None).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether the first node signs, as it noted at its last start.
+    ///
+    /// # Errors
+    /// When the metastore cannot.
+    pub async fn signing(&self) -> Result<Option<Signing>, MetaError> {
+        Ok(self.0.get(SIGNING).await?.as_ref().and_then(read))
     }
 
     /// Forgets that of a node's key.

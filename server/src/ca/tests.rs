@@ -171,3 +171,20 @@ async fn who_has_a_certificate_joins_with_it_and_without_an_authority_nobody_get
     house.secrets().check(&secret).await.expect("and costs nothing");
     house.secrets().spend(&secret, &name("n4"), Digest::of(b"a key")).await.expect("it is good for another");
 }
+
+#[tokio::test]
+async fn a_first_node_lacks_its_key_where_one_has_signed_before() {
+    let house = House::new();
+    let register = house.issuer.register();
+    let lacks = async || register.signing().await.expect("readable").map(|signing| signing.lacks_its_key());
+    assert_eq!(lacks().await, None);
+    register.note_signing(&name("n1"), false).await.expect("noted");
+    assert_eq!(lacks().await, Some(false), "the authority is away from all nodes");
+    register.note_signing(&name("n1"), true).await.expect("noted");
+    assert_eq!(lacks().await, Some(false));
+    register.note_signing(&name("n2"), false).await.expect("noted");
+    assert_eq!(lacks().await, Some(true), "it was promoted");
+    assert_eq!(register.signing().await.expect("readable").expect("noted").node, name("n2"));
+    register.note_signing(&name("n2"), true).await.expect("noted");
+    assert_eq!(lacks().await, Some(false), "its owner has put the key there");
+}

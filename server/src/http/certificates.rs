@@ -16,9 +16,9 @@ use utoipa::ToSchema;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
 use super::{Answer, PathParam, Refusal, State, ValidJson, ValidQuery, json};
-use crate::ca::{CertificateIssuer, CertificateRecord, IssueError, JoinSecrets, Register, Rotation};
-use crate::identity::{self, Cluster, JoinReply, JoinRequest, JoinToken, Revoked, Site};
-use crate::membership;
+use crate::ca::{CertificateIssuer, CertificateRecord, IssueError, JoinSecrets, Register, Rotation, Signing};
+use crate::identity::{self, Cluster, JoinReply, JoinRequest, JoinToken, Revoked};
+use crate::membership::{self, Finder};
 
 /// The default lifetime of a join token.
 const JOIN_LIFETIME: u64 = 3600;
@@ -31,10 +31,19 @@ pub struct Bootstrap {
     pub authority: String,
     /// Its digest, which join tokens pin.
     pub digest: Digest,
-    /// The first node's address, and the cluster's settings.
+    /// The first node's address, and the cluster's settings, at the start of this node.
     pub cluster: Cluster,
     /// Issues certificates, on the first node only.
     pub issuer: Option<Arc<CertificateIssuer>>,
+    /// Finds the first node after a promotion, on the others.
+    pub(crate) finder: Option<Arc<Finder>>,
+}
+
+impl Bootstrap {
+    /// The first node's address, and the cluster's settings. A promotion changes them.
+    fn present(&self) -> Cluster {
+        self.finder.as_ref().map_or_else(|| self.cluster.clone(), |finder| finder.known())
+    }
 }
 
 /// The certificate (PEM) of the cluster's authority
@@ -53,7 +62,7 @@ pub(super) async fn authority(state: State) -> Answer {
         (status = 403), (status = 409), (status = 421), (status = 422)))]
 pub(super) async fn join(state: State, ValidJson(request): ValidJson<JoinRequest>) -> Answer {
     let Some(issuer) = &state.api.bootstrap.issuer else {
-        let cluster = &state.api.bootstrap.cluster;
+        let cluster = state.api.bootstrap.present();
         let detail = format!("nodes join at the first one, {} at {}", cluster.first, cluster.site());
         return Err(Refusal::of(Kind::Misdirected, detail));
     };
@@ -85,26 +94,32 @@ pub(super) struct MadeJoinToken {
 /// Make a join token, with which one node can join
 #[utoipa::path(post, path = "/v1/join-tokens", tag = "access", operation_id = "create_join_token",
     request_body = NewJoinToken,
-    responses((status = 201, description = "The token", body = MadeJoinToken), (status = 422)))]
+    responses((status = 201, description = "The token", body = MadeJoinToken), (status = 421), (status = 422)))]
 pub(super) async fn create_join_token(state: State, ValidJson(new): ValidJson<NewJoinToken>) -> Answer {
     let seconds = new.lifetime_seconds.unwrap_or(JOIN_LIFETIME);
     if seconds == 0 || seconds > LONGEST_JOIN {
         return Err(invalid(format!("lifetime_seconds: {seconds} is not between 1 and {LONGEST_JOIN}")));
     }
+    if let Some(signing) = signing(&state).await?.filter(Signing::lacks_its_key) {
+        return Err(IssueError::Keyless(signing.node).into());
+    }
     let secrets = JoinSecrets::in_metastore(Arc::clone(state.api.engine.metastore()));
     let (secret, expires_at) = secrets.create(Duration::from_secs(seconds)).await?;
     let bootstrap = &state.api.bootstrap;
-    // The first node may have moved since this one joined.
-    let known = state.api.engine.nodes().into_iter().find(|node| node.id == bootstrap.cluster.first);
-    let site = known.and_then(|node| site_of(&node.http)).unwrap_or_else(|| bootstrap.cluster.site());
-    let token = JoinToken { site, authority: bootstrap.digest, secret };
+    let token = JoinToken { site: bootstrap.present().site(), authority: bootstrap.digest, secret };
     let made = MadeJoinToken { token: token.reveal(), expires_at };
     Ok((StatusCode::CREATED, json(&made)?).into_response())
 }
 
-fn site_of(url: &str) -> Option<Site> {
-    let (scheme, address) = url.split_once("://")?;
-    Some(Site { address: address.parse().ok()?, tls: scheme == "https" })
+/// Whether the first node signs, as far as that is known.
+async fn signing(state: &State) -> Result<Option<Signing>, Refusal> {
+    let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
+    let noted = register.signing().await?;
+    // The first node itself knows better than the last note.
+    Ok(match &state.api.bootstrap.issuer {
+        Some(issuer) => Some(Signing::of(&state.api.node.id, issuer.authority.is_some(), noted.as_ref())),
+        None => noted,
+    })
 }
 
 /// The newest certificate of each node and key
@@ -125,8 +140,10 @@ pub(super) async fn list(state: State, uri: Uri, ValidQuery(paged): ValidQuery<P
     responses((status = 202, description = "The renewal is requested", body = Rotation),
         (status = 404), (status = 421)))]
 pub(super) async fn rotate(state: State, PathParam(node): PathParam<NodeId>) -> Answer {
-    if state.api.bootstrap.issuer.as_ref().is_some_and(|issuer| issuer.authority.is_none()) {
-        return Err(IssueError::NoAuthority(node).into());
+    match signing(&state).await? {
+        Some(signing) if signing.lacks_its_key() => return Err(IssueError::Keyless(signing.node).into()),
+        Some(signing) if !signing.signs => return Err(IssueError::NoAuthority(node).into()),
+        _ => {}
     }
     let register = Register::in_metastore(Arc::clone(state.api.engine.metastore()));
     match register.rotate(&node).await? {
@@ -153,7 +170,7 @@ pub(super) async fn revoke(
     PathParam(node): PathParam<NodeId>,
     ValidQuery(which): ValidQuery<WhichKey>,
 ) -> Answer {
-    if node == state.api.bootstrap.cluster.first {
+    if node == state.api.bootstrap.present().first {
         let detail =
             format!("{node} is the first node, which signs for all others: start a new cluster instead");
         return Err(Refusal::of(Kind::Conflict, detail));

@@ -93,8 +93,8 @@ impl Server {
             metastore: Arc::clone(&metastore),
             lifetime: term().lifetime,
         };
-        let bootstrap =
-            Bootstrap { authority: pem, digest: authority, cluster, issuer: Some(Arc::new(issuer)) };
+        let issuer = Some(Arc::new(issuer));
+        let bootstrap = Bootstrap { authority: pem, digest: authority, cluster, issuer, finder: None };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };

@@ -11,13 +11,14 @@ use tokio_util::sync::CancellationToken;
 use super::ServeError;
 use super::network::Network;
 use super::role::NodeRole;
-use super::storage::Storage;
+use super::storage::{Storage, store_options};
 use crate::access::{Mark, Tokens, owner, private};
 use crate::ca::CertificateIssuer;
 use crate::config::{Auth, Config};
 use crate::http::{Access, Bootstrap, TokensAsked};
 use crate::identity::{Cluster, JoinToken, Site};
 use crate::keeping::Promotion;
+use crate::membership::Finder;
 use crate::metastore::{MetastoreNode, MetastoreUrl};
 use crate::renewal::{Renewal, Signer};
 
@@ -37,6 +38,7 @@ impl Entrance {
         role: NodeRole,
         network: &Network,
         storage: &Storage,
+        finder: Option<Arc<Finder>>,
     ) -> Result<Self, ServeError> {
         let (identity, metastore) = (Arc::clone(role.identity()), &storage.metadata.metastore);
         let (transport, node) = (&network.transport, identity.node().clone());
@@ -45,7 +47,7 @@ impl Entrance {
             let (tls, asked) = (config.data.join("tls"), CancellationToken::new());
             Arc::new(Promotion { shelf: storage.shelf.clone(), node: node.clone(), tls, asked })
         });
-        let bootstrap = open_bootstrap(config, role, network, storage, access.is_required())?;
+        let bootstrap = open_bootstrap(config, role, network, storage, access.is_required(), finder)?;
         let signer = match &bootstrap.issuer {
             Some(issuer) => Signer::Here(Arc::clone(issuer)),
             None => {
@@ -101,13 +103,16 @@ fn open_bootstrap(
     network: &Network,
     storage: &Storage,
     asks_tokens: bool,
+    finder: Option<Arc<Finder>>,
 ) -> Result<Bootstrap, ServeError> {
     let digest = role.identity().authority();
     let ca = config.data.join("tls").join(CA_CERTIFICATE);
     let pem = std::fs::read_to_string(&ca).map_err(|source| CertificateError::Io { path: ca, source })?;
+    // Those that its store was opened with: a promoted node has them from the cluster.
+    let store_options = store_options(config, role.cluster());
     let (identity, authority, metastore) = match role {
         NodeRole::Joined { cluster, .. } => {
-            return Ok(Bootstrap { authority: pem, digest, cluster: *cluster, issuer: None });
+            return Ok(Bootstrap { authority: pem, digest, cluster: *cluster, issuer: None, finder });
         }
         NodeRole::First { identity, authority, metastore, .. } => (identity, authority, metastore),
     };
@@ -132,7 +137,7 @@ fn open_bootstrap(
             path.display().to_string()
         }
     };
-    let store_options = StoreOptions { ca: None, bandwidth: None, ..config.store_options.clone() };
+    let store_options = StoreOptions { ca: None, bandwidth: None, ..store_options };
     let (first, quic) = (identity.node().clone(), network.transport.address());
     let Site { address: http, tls } = network.site;
     let cluster = Cluster { store, store_options, first, http, tls, quic, asks_tokens, metastore };
@@ -145,5 +150,5 @@ fn open_bootstrap(
         metastore: Arc::clone(&storage.metadata.metastore),
         lifetime: config.certificate_lifetime,
     };
-    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)) })
+    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)), finder: None })
 }

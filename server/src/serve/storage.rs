@@ -7,12 +7,14 @@ use shardd_store::catalog::{CatalogBackend, CatalogError};
 use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
+use shardd_store::stores::StoreOptions;
 use tracing::{info, warn};
 
 use super::network::Network;
 use super::role::{NodeRole, take_over};
 use super::{STORE_TIMEOUT, ServeError};
 use crate::config::Config;
+use crate::identity::Cluster;
 use crate::keeping::{self, Keeping};
 use crate::metastore::{self, MetastoreNode, MetastoreUrl};
 use crate::transport::{RemoteMetastore, Transport};
@@ -138,17 +140,20 @@ async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBacken
 
 /// Opens the store asked for, else the cluster's, else the node's own.
 fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
-    match (&config.store, role) {
-        (Some(store), _) => Origin::open_with(store, &config.store_options),
-        (None, NodeRole::Joined { cluster, .. }) => {
-            let options = config.store_options.clone().or(&cluster.store_options);
-            Origin::open_with(&cluster.store, &options)
-        }
-        (None, NodeRole::First { promoted: Some(cluster), .. }) => {
-            let options = config.store_options.clone().or(&cluster.store_options);
-            Origin::open_with(&cluster.store, &options)
-        }
-        (None, NodeRole::First { .. }) => Origin::open_dir(&config.data.join("store")),
+    let options = store_options(config, role.cluster());
+    match (&config.store, role.cluster()) {
+        (Some(store), _) => Origin::open_with(store, &options),
+        (None, Some(cluster)) => Origin::open_with(&cluster.store, &options),
+        (None, None) => Origin::open_dir(&config.data.join("store")),
+    }
+}
+
+/// The options of the store: this node's own, and for the cluster's store also those that came with it.
+pub(super) fn store_options(config: &Config, cluster: Option<&Cluster>) -> StoreOptions {
+    let own = config.store_options.clone();
+    match (&config.store, cluster) {
+        (None, Some(cluster)) => own.or(&cluster.store_options),
+        _ => own,
     }
 }
 

@@ -285,9 +285,16 @@ fn a_first_node_signs_anew_what_a_clock_that_was_ahead_signed_and_says_that_its_
 #[test]
 fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
     let Some(s3) = S3::files() else { return };
-    let mut variables: Vec<(&str, String)> =
-        s3.variables().map(|(name, value)| (name, value.to_owned())).to_vec();
+    // All that a node has of its own. It gets the store and its address from the first node.
+    let credentials: Vec<(&str, String)> = s3
+        .variables()
+        .into_iter()
+        .filter(|(name, _)| *name != "AWS_ENDPOINT_URL")
+        .map(|(name, value)| (name, value.to_owned()))
+        .collect();
+    let mut variables = credentials.clone();
     variables.push(("SHARDD_STORE", "s3://data/lab".to_owned()));
+    variables.push(("SHARDD_STORE_ENDPOINT", s3.endpoint.clone()));
     variables.push(("SHARDD_TLS", "true".to_owned()));
     variables.push(("SHARDD_AUTH", "tokens".to_owned()));
     let mut cluster = Cluster::start_with(1, &variables);
@@ -306,7 +313,7 @@ fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
     for id in ["n2", "n3"] {
         let token = cluster.root().join(format!("join-{id}"));
         run(admin(&cluster.nodes[0]).args(["token", "create", "--join", "--to"]).arg(&token));
-        let node = Node::start_with(cluster.root(), id, Some(&token), &variables);
+        let node = Node::start_with(cluster.root(), id, Some(&token), &credentials);
         cluster.nodes.push(node);
     }
     let reader = cluster.root().join("reader");
@@ -336,14 +343,32 @@ fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
     let key = cluster.nodes[1].data.join("tls/ca.key");
     assert!(!key.exists(), "the key is nobody's but its owner's");
 
-    // It starts with the flags that it joined with, without the authority's key and with it; then nodes join again.
-    cluster.nodes[1].kill();
-    cluster.nodes[1].restart();
-    fs::copy(kept.path().join("ca.key"), &key).expect("the owner puts it there");
+    // It starts with the flags that it joined with. Without the authority's key every node refuses at once what needs a
+    // signature.
     cluster.nodes[1].kill();
     cluster.nodes[1].restart();
     let token = cluster.root().join("join-n4");
-    run(admin(&cluster.nodes[1]).args(["token", "create", "--join", "--to"]).arg(&token));
-    let fourth = Node::start_with(cluster.root(), "n4", Some(&token), &variables);
+    let make_token = |node: &Node| {
+        let mut command = admin(node);
+        command.args(["token", "create", "--join", "--to"]).arg(&token);
+        ended(&mut command)
+    };
+    for node in &cluster.nodes[1..] {
+        wait_until("a join token is refused", || {
+            error_line(&make_token(node)).contains("n2 has no tls/ca.key")
+        });
+        let rotated = error_line(&ended(admin(node).args(["certs", "rotate", "n3"])));
+        assert!(rotated.contains("n2 has no tls/ca.key") && rotated.contains("restart it"), "{rotated}");
+    }
+
+    // With it nodes join again: at the node that signs now, whichever node made the token.
+    fs::copy(kept.path().join("ca.key"), &key).expect("the owner puts it there");
+    cluster.nodes[1].kill();
+    cluster.nodes[1].restart();
+    wait_until("the third node makes a join token", || make_token(&cluster.nodes[2]).status.success());
+    let line = fs::read_to_string(&token).expect("a line");
+    assert!(line.contains(&format!(",{},", cluster.nodes[1].http)), "it leads to n2");
+    let fourth = Node::start_with(cluster.root(), "n4", Some(&token), &credentials);
     assert_eq!(names(&fourth), names(&cluster.nodes[1]));
+    run(admin(&fourth).args(["head", "digits"]));
 }
