@@ -2,7 +2,7 @@
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use shardd_store::connect::{self, Connect, ContextName, Contexts, Place, Source};
+use shardd_store::connect::{self, Connect, ContextName, Contexts, Credential, Place, Source};
 
 use crate::failure::Failure;
 use crate::output;
@@ -19,7 +19,8 @@ pub(crate) struct Context {
 enum ContextCommand {
     /// List the contexts
     Ls,
-    /// Show a context; without a name, the place that commands use now, and the setting behind it
+    /// Show a context; without a name, the place that commands use now, with its credentials, and the setting
+    /// behind each
     Show {
         /// The context
         name: Option<String>,
@@ -133,22 +134,46 @@ fn list(contexts: &Contexts, json: bool) {
     output::print(&table.render());
 }
 
-/// Where commands work now, and what says so.
+/// The place of commands, its credentials, and the setting behind each.
 fn now(connect: &Connect, json: bool) -> Result<(), Failure> {
     let (place, source) = connect.place()?;
+    let (token, ca) = connect.access(&place, &source);
+    let place = connect.with_options(place)?;
     let file = connect::path().map(|path| path.display().to_string());
     if json {
         let context = match &source {
             Source::Context { name, .. } => Some(name),
             _ => None,
         };
-        output::json(&with_facts(
-            json!({ "context": context, "from": source.to_string(), "file": file }),
-            &place,
-        ));
+        let known = json!({ "context": context, "from": source.to_string(), "file": file });
+        let mut shown = with_facts(known, &place);
+        for (name, credential) in [("token", &token), ("ca", &ca)] {
+            let Some(Credential { file, from }) = credential else { continue };
+            shown[format!("{name}_from")] = json!(from);
+            if let Some(file) = file {
+                shown[if name == "token" { "token_file" } else { name }] = json!(file);
+            }
+        }
+        // A token in the environment comes before the file of a context.
+        if token.is_some_and(|token| token.file.is_none()) {
+            shown.as_object_mut().map(|shown| shown.remove("token_file"));
+        }
+        output::json(&shown);
         return Ok(());
     }
-    let mut known = place.facts();
+    let mut known = match &place {
+        Place::Server { urls, .. } => {
+            let or = |credential: Option<Credential>, none: &str| {
+                credential.map_or_else(|| none.to_owned(), |credential| credential.to_string())
+            };
+            vec![
+                ("server", urls.clone()),
+                ("token", or(token, "none")),
+                ("ca", or(ca, "the certificates that the system trusts")),
+            ]
+        }
+        Place::Store(_) => place.facts(),
+    };
     known.push(("from", source.to_string()));
     known.push(("contexts", file.unwrap_or_else(|| "no file: there is no home directory".to_owned())));
     output::print(&facts(&known));

@@ -115,7 +115,7 @@ impl Read {
         let plan = find_plan(&*catalog, self.plan.as_deref())?;
         let batch = self.batch();
         let source = match connect.target()? {
-            Target::Servers(Servers { urls, credentials }) => {
+            Target::Servers(Servers { urls, credentials, .. }) => {
                 LoaderSource::Nodes { servers: urls, run: self.run, credentials }
             }
             Target::Store(place) => LoaderSource::Store(place),

@@ -61,7 +61,7 @@ impl Need {
         match self {
             Need::Nothing => Ok(()),
             Need::Token { role: needed, .. } if role < *needed => {
-                Err(format!("the token's role is {role}, this needs {needed}"))
+                Err(format!("the token has the role {role}; this needs {needed}"))
             }
             Need::Token { role: Role::Admin, .. } if !scope.is_all() => {
                 Err("the token is for some datasets, this is about the cluster".to_owned())
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(of("GET", "/v1/datasets/a").met_by(Role::Read, &only_a), Ok(()));
         assert_eq!(of("GET", "/v1/shards/00").met_by(Role::Admin, &only_a), Ok(()));
         let refused = of("PUT", "/v1/datasets/a").met_by(Role::Read, &only_a).expect_err("too little");
-        assert_eq!(refused, "the token's role is read, this needs write");
+        assert_eq!(refused, "the token has the role read; this needs write");
         let refused = of("POST", "/v1/join-tokens").met_by(Role::Admin, &only_a).expect_err("all are meant");
         assert_eq!(refused, "the token is for some datasets, this is about the cluster");
         let refused = of("GET", "/v1/datasets/b").met_by(Role::Admin, &only_a).expect_err("another one");

@@ -135,7 +135,7 @@ fn a_token_is_good_for_its_role_and_its_datasets() {
     run(reader().args(["info", "ours"]));
     run(reader().args(["read", "--plan", "ours", "--epochs", "1", "--quiet"]));
     let line = refused(reader().args(["tag", "ours", "v1"]));
-    assert!(line.contains("the token's role is read, this needs write"), "{line}");
+    assert!(line.contains("the token of SHARDD_TOKEN has the role read; this needs write"), "{line}");
     let line = refused(reader().args(["token", "ls"]));
     assert!(line.contains("this needs admin"), "{line}");
 

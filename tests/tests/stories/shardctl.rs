@@ -201,6 +201,21 @@ fn a_context_keeps_how_its_place_is_entered_and_flags_and_environment_come_first
     let mut flag = home.shardctl(&["--token-file", "given", "ls"]);
     assert_eq!(shown_token(flag.env("SHARDD_TOKEN_FILE", "not there")), "given-secret");
     assert_eq!(shown_token(&mut home.shardctl(&["--server", &url, "ls"])), "none", "only in its context");
+    let held = |command: &mut Command| -> Value {
+        serde_json::from_str(&run(command.args(["context", "show", "--json"]))).expect("JSON")
+    };
+    let shown = held(&mut home.shardctl(&[]));
+    assert_eq!(shown["token_file"], home.path("kept").display().to_string(), "{shown}");
+    assert_eq!((&shown["token_from"], &shown["ca"]), (&"context far".into(), &Value::Null), "{shown}");
+    let shown = held(home.shardctl(&[]).env("SHARDD_TOKEN_FILE", "set").env("SHARDD_CA", "other.pem"));
+    assert_eq!((&shown["token_file"], &shown["token_from"]), (&"set".into(), &"SHARDD_TOKEN_FILE".into()));
+    assert_eq!((&shown["ca"], &shown["ca_from"]), (&"other.pem".into(), &"SHARDD_CA".into()), "{shown}");
+    let shown = held(home.shardctl(&[]).env("SHARDD_TOKEN", "said"));
+    assert_eq!((&shown["token_from"], &shown["token_file"]), (&"SHARDD_TOKEN".into(), &Value::Null));
+    assert!(!shown.to_string().contains("said"), "the token itself is not shown: {shown}");
+    let mut flag = home.shardctl(&["--token-file", "given", "context", "show"]);
+    let page = run(flag.env("SHARDD_TOKEN_FILE", "set"));
+    assert!(page.contains("given (--token-file)") && page.contains("context far"), "{page}");
 
     fs::remove_file(home.path("kept")).expect("it was there");
     let (line, code) = home.refused(&["ls"]);

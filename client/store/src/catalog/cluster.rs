@@ -48,7 +48,17 @@ impl ClusterCatalog {
     ///
     /// If there is no server to ask.
     pub fn with<U: AsRef<str>>(urls: &[U], credentials: &Credentials) -> Self {
-        Self::of(urls, Some(credentials.clone()), |url| HttpCatalog::with(url, credentials))
+        Self::with_token_of(urls, credentials, None)
+    }
+
+    /// The same, with the source of the token, which errors about the token name.
+    pub(crate) fn with_token_of<U: AsRef<str>>(
+        urls: &[U],
+        credentials: &Credentials,
+        source: Option<String>,
+    ) -> Self {
+        let server = |url: &str| HttpCatalog::with_token_of(url, credentials, source.as_deref());
+        Self::of(urls, Some(credentials.clone()), server)
     }
 
     fn of<U: AsRef<str>>(

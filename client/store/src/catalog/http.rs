@@ -49,7 +49,14 @@ impl HttpCatalog {
 
     /// The same, with these credentials.
     pub fn with(url: &str, credentials: &Credentials) -> Self {
-        Self::over(url, |within| HttpClient::with(within, credentials))
+        Self::with_token_of(url, credentials, None)
+    }
+
+    /// The same, with the source of the token, which errors about the token name.
+    pub(crate) fn with_token_of(url: &str, credentials: &Credentials, source: Option<&str>) -> Self {
+        Self::over(url, |within| {
+            HttpClient::with(within, credentials).with_token_of(source.map(str::to_owned))
+        })
     }
 
     fn over(url: &str, client: impl Fn(Duration) -> HttpClient) -> Self {

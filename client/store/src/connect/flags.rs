@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::{ConnectError, Contexts, DEFAULT_SERVER, Place, Servers, Source, Target, variable};
+use super::{ConnectError, Contexts, Credential, DEFAULT_SERVER, Place, Servers, Source, Target, variable};
 use crate::catalog::{Catalog, LocalCatalog, StorePlace};
 use crate::http::{BadCredentials, Credentials};
 use crate::stores::{StoreArgs, StoreOptions};
@@ -67,9 +67,9 @@ impl Connect {
     /// # Errors
     /// When flags exclude each other, a context is unknown, or a credential cannot be read.
     pub fn target(&self) -> Result<Target, ConnectError> {
-        let (place, _) = self.place()?;
+        let (place, source) = self.place()?;
         self.check_flags(&place)?;
-        self.resolved(place)
+        self.resolved(place, &source)
     }
 
     /// The nodes or the store, of a program in which other flags name buckets, too: the flags of stores may be for those.
@@ -77,23 +77,41 @@ impl Connect {
     /// # Errors
     /// Those of [`target`](Self::target).
     pub fn target_beside_stores(&self) -> Result<Target, ConnectError> {
-        let (place, _) = self.place()?;
+        let (place, source) = self.place()?;
         Connect { options: StoreArgs::default(), ..self.clone() }.check_flags(&place)?;
-        self.resolved(place)
+        self.resolved(place, &source)
     }
 
-    fn resolved(&self, place: Place) -> Result<Target, ConnectError> {
-        match place {
-            Place::Store(StorePlace::Url { url, options }) => {
-                let given = self.options.options().or(&StoreOptions::of_env()?);
-                Ok(Target::Store(StorePlace::Url { url, options: given.or(&options) }))
-            }
-            Place::Store(directory) => Ok(Target::Store(directory)),
+    fn resolved(&self, place: Place, source: &Source) -> Result<Target, ConnectError> {
+        let (token, _) = self.access(&place, source);
+        match self.with_options(place)? {
+            Place::Store(place) => Ok(Target::Store(place)),
             Place::Server { urls, token_file, ca } => {
                 let credentials = self.credentials()?.or_files(token_file, ca)?;
-                Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials }))
+                Ok(Target::Servers(Servers { urls: checked(&urls)?, credentials, token }))
             }
         }
+    }
+
+    /// The place, with the options of a bucket that hold: of the flags, else of the environment, else of the context.
+    ///
+    /// # Errors
+    /// When a variable of the environment is invalid.
+    pub fn with_options(&self, place: Place) -> Result<Place, ConnectError> {
+        Ok(match place {
+            Place::Store(StorePlace::Url { url, options }) => {
+                let given = self.options.options().or(&StoreOptions::of_env()?);
+                Place::Store(StorePlace::Url { url, options: given.or(&options) })
+            }
+            other => other,
+        })
+    }
+
+    /// The token that is sent to a place, and the certificates that are trusted there, with the setting
+    /// behind each.
+    pub fn access(&self, place: &Place, source: &Source) -> (Option<Credential>, Option<Credential>) {
+        let token = Credential::token(self.token_file.as_deref(), place, source);
+        (token, Credential::ca(self.ca.as_deref(), place, source))
     }
 
     /// The directory or bucket of a flag other than --store, with the options of stores.

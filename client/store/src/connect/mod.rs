@@ -4,6 +4,7 @@
 //! this machine. Each credential comes from a flag, else from the environment, else from the context.
 
 mod contexts;
+mod credential;
 mod flags;
 mod lookup;
 
@@ -12,6 +13,7 @@ use std::fmt;
 use std::time::Duration;
 
 pub use contexts::{ContextName, Contexts, Place, path};
+pub use credential::Credential;
 pub use flags::{Connect, catalog_of};
 pub use lookup::{find_plan, find_version, only_dataset};
 
@@ -43,6 +45,8 @@ pub struct Servers {
     pub urls: Vec<String>,
     /// The token and the certificate authority.
     pub credentials: Credentials,
+    /// The setting behind the token, for errors about it.
+    pub token: Option<Credential>,
 }
 
 /// The origin of a choice.
@@ -103,12 +107,16 @@ impl Servers {
 
     /// A client for requests that may take this long.
     pub fn http_within(&self, timeout: Duration) -> HttpClient {
-        HttpClient::with(timeout, &self.credentials)
+        HttpClient::with(timeout, &self.credentials).with_token_of(self.token_source())
     }
 
     /// The catalog behind these nodes.
     pub fn catalog(&self) -> ClusterCatalog {
-        ClusterCatalog::with(&self.urls, &self.credentials)
+        ClusterCatalog::with_token_of(&self.urls, &self.credentials, self.token_source())
+    }
+
+    fn token_source(&self) -> Option<String> {
+        self.token.as_ref().map(ToString::to_string)
     }
 
     /// The first node that answers; the first of all if none does, so that its error is the one reported.

@@ -136,6 +136,15 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The variable that the token of the environment comes from, with its file.
+pub(super) fn token_source() -> Option<String> {
+    let set = |name: &str| env::var_os(name).filter(|value| !value.is_empty());
+    if set("SHARDD_TOKEN").is_some() {
+        return Some("SHARDD_TOKEN".to_owned());
+    }
+    set("SHARDD_TOKEN_FILE").map(|file| format!("{} (SHARDD_TOKEN_FILE)", PathBuf::from(file).display()))
+}
+
 fn token_in(path: PathBuf) -> Result<String, BadCredentials> {
     match fs::read_to_string(&path) {
         Ok(text) if !text.trim().is_empty() => Ok(text.trim().to_owned()),

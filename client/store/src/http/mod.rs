@@ -22,6 +22,8 @@ const MAX_ANSWER: u64 = 1 << 30;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     agent: Result<ureq::Agent, BadCredentials>,
+    /// The source of the token, which errors about the token name.
+    token_source: Option<String>,
 }
 
 /// Why a node's HTTP API did not answer a request.
@@ -69,8 +71,8 @@ impl HttpClient {
     /// A client whose requests take at most `within`, answers included, with the credentials of the environment.
     pub fn new(within: Duration) -> Self {
         match Credentials::of_env() {
-            Ok(credentials) => Self::with(within, &credentials),
-            Err(error) => Self { agent: Err(error) },
+            Ok(credentials) => Self::with(within, &credentials).with_token_of(credentials::token_source()),
+            Err(error) => Self { agent: Err(error), token_source: None },
         }
     }
 
@@ -82,7 +84,13 @@ impl HttpClient {
             .proxy(None)
             .timeout_connect(Some(Duration::from_secs(2)))
             .timeout_global(Some(within));
-        Self { agent: Self::agent(config, credentials) }
+        Self { agent: Self::agent(config, credentials), token_source: None }
+    }
+
+    /// The same client, which names `source` in errors about its token.
+    #[must_use]
+    pub fn with_token_of(self, source: Option<String>) -> Self {
+        Self { token_source: source, ..self }
     }
 
     fn ask(&self) -> Result<&ureq::Agent, HttpError> {
@@ -121,7 +129,7 @@ impl HttpClient {
             let link = answer.as_ref().ok().and_then(|answer| next_page(&url, answer.headers()));
             let told = answer.as_ref().ok().and_then(|answer| answer.headers().get("age"));
             age = age.or(told.and_then(|age| age.to_str().ok()?.parse().ok()));
-            let page: Vec<T> = parse(&url, &read(&url, answer)?)?;
+            let page: Vec<T> = parse(&url, &self.read(&url, answer)?)?;
             // A server that gives nothing and yet more would be asked without end.
             next = link.filter(|_| !page.is_empty());
             all.extend(page);
@@ -135,7 +143,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn get(&self, url: &str) -> Result<Bytes, HttpError> {
-        read(url, self.ask()?.get(url).call())
+        self.read(url, self.ask()?.get(url).call())
     }
 
     /// GET of some bytes, at least one; fewer where there are no more, and none beyond the end.
@@ -146,7 +154,7 @@ impl HttpClient {
         let wanted = format!("bytes={}-{}", range.start, range.end.saturating_sub(1));
         let answer = self.ask()?.get(url).header("range", wanted).call();
         let is_part = answer.as_ref().is_ok_and(|answer| answer.status() == 206);
-        match read(url, answer) {
+        match self.read(url, answer) {
             Ok(part) if is_part => Ok(part),
             // Ranges are for servers to ignore.
             Ok(whole) => {
@@ -163,7 +171,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a status that says there is not.
     pub fn head(&self, url: &str) -> Result<(), HttpError> {
-        read(url, self.ask()?.head(url).call()).map(drop)
+        self.read(url, self.ask()?.head(url).call()).map(drop)
     }
 
     /// POST of JSON, JSON out.
@@ -179,7 +187,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn post_for_bytes<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
-        read(url, self.ask()?.post(url).send_json(body))
+        self.read(url, self.ask()?.post(url).send_json(body))
     }
 
     /// PUT of JSON, bytes out.
@@ -187,7 +195,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn put_json<B: Serialize>(&self, url: &str, body: &B) -> Result<Bytes, HttpError> {
-        read(url, self.ask()?.put(url).send_json(body))
+        self.read(url, self.ask()?.put(url).send_json(body))
     }
 
     /// PUT of bytes.
@@ -195,7 +203,7 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn put(&self, url: &str, body: &[u8]) -> Result<Bytes, HttpError> {
-        read(url, self.ask()?.put(url).send(body))
+        self.read(url, self.ask()?.put(url).send(body))
     }
 
     /// DELETE.
@@ -203,7 +211,29 @@ impl HttpClient {
     /// # Errors
     /// No answer, or a problem document.
     pub fn delete(&self, url: &str) -> Result<Bytes, HttpError> {
-        read(url, self.ask()?.delete(url).call())
+        self.read(url, self.ask()?.delete(url).call())
+    }
+
+    /// The body of an answer. An error about the token names its source.
+    fn read(
+        &self,
+        url: &str,
+        answer: Result<ureq::http::Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Bytes, HttpError> {
+        read(url, answer).map_err(|error| match (error, &self.token_source) {
+            (HttpError::Problem { url, status: status @ (401 | 403), kind, detail }, Some(source)) => {
+                HttpError::Problem { url, status, kind, detail: about_token_of(source, detail) }
+            }
+            (error, _) => error,
+        })
+    }
+}
+
+/// The refusal of a token, with the token's source.
+fn about_token_of(source: &str, detail: String) -> String {
+    match detail.strip_prefix("the token ") {
+        Some(rest) => format!("the token of {source} {rest}"),
+        None => detail,
     }
 }
 
@@ -286,6 +316,17 @@ fn untrusted(url: &str, bad: &CertificateError) -> HttpError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_token_is_named_by_its_source() {
+        let named =
+            |detail: &str| about_token_of("/srv/trainers.token (SHARDD_TOKEN_FILE)", detail.to_owned());
+        assert_eq!(
+            named("the token has the role read; this needs admin"),
+            "the token of /srv/trainers.token (SHARDD_TOKEN_FILE) has the role read; this needs admin"
+        );
+        assert_eq!(named("this needs a token"), "this needs a token");
+    }
 
     #[test]
     fn lists_go_on_at_the_server_that_was_asked() {

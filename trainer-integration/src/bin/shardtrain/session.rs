@@ -331,7 +331,7 @@ impl<'a> Session<'a> {
     /// Writes the trace of all ranks and their nodes, on rank 0, if there is to be one.
     fn trace(&self, args: &Args, mut events: Vec<serde_json::Value>) -> Result<(), Failure> {
         let Some(path) = args.trace.as_ref().filter(|_| args.rank == 0) else { return Ok(()) };
-        if let Target::Servers(Servers { urls, credentials }) = &self.target {
+        if let Target::Servers(Servers { urls, credentials, .. }) = &self.target {
             let nodes = timelines(urls, credentials, &args.run);
             let began = self.began.duration_since(UNIX_EPOCH).unwrap_or_default();
             events.extend(node_events(&nodes, began.as_micros() as u64));
@@ -444,7 +444,7 @@ fn open_checkpoints(store: &Path, args: &Args) -> Result<Checkpoints, Failure> {
 fn source(target: &Target, run: &RunId, known: &[String]) -> LoaderSource {
     match target {
         Target::Store(place) => LoaderSource::Store(place.clone()),
-        Target::Servers(Servers { urls, credentials }) => {
+        Target::Servers(Servers { urls, credentials, .. }) => {
             let besides = known.iter().filter(|server| !urls.contains(server));
             LoaderSource::Nodes {
                 servers: urls.iter().chain(besides).cloned().collect(),
@@ -516,7 +516,7 @@ fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn 
     }
     let (rank, world) = (args.rank, args.world);
     let joined = match (args.given_master(), target) {
-        (None, Target::Servers(Servers { urls, credentials })) => {
+        (None, Target::Servers(Servers { urls, credentials, .. })) => {
             connect_through_nodes(urls, credentials, &args.run, rank, world, &options)?
         }
         _ => connect(&args.master(), rank, world, &options)?,
