@@ -7,7 +7,7 @@ use shardd_store::catalog::{CatalogBackend, CatalogError};
 use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
-use shardd_store::stores::StoreOptions;
+use shardd_store::stores::{Refusal, Service, StoreOptions};
 use tracing::{info, warn};
 
 use super::network::Network;
@@ -159,6 +159,12 @@ pub(super) fn store_options(config: &Config, cluster: Option<&Cluster>) -> Store
 
 /// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
 async fn probe(origin: &Origin) -> Result<(), OriginError> {
+    if origin.asks_metadata_service() {
+        warn!(
+            store = origin.name(),
+            "no AWS_ACCESS_KEY_ID in the environment; asking the cloud's metadata service"
+        );
+    }
     match tokio::time::timeout(STORE_TIMEOUT, origin.probe()).await {
         Ok(Err(error @ OriginError::Unavailable { .. })) => {
             warn!(error = %format!("{:#}", anyhow::Error::from(error)), "the store is unreachable; starting \
@@ -166,7 +172,9 @@ async fn probe(origin: &Origin) -> Result<(), OriginError> {
             Ok(())
         }
         Err(_) => {
-            warn!(store = origin.name(), "the store does not answer; starting without it");
+            let reason =
+                origin.asks_metadata_service().then(|| Refusal::no_credentials(Service::S3).to_string());
+            warn!(store = origin.name(), reason, "the store does not answer; starting without it");
             Ok(())
         }
         Ok(probed) => probed,

@@ -1,8 +1,9 @@
 //! Stores that are a service elsewhere, with nodes and without: real servers that speak S3, and a network in front of them
 //! that fails.
 
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -361,6 +362,43 @@ fn a_store_that_does_not_let_a_node_in_is_refused_when_it_starts() {
     }
     let line = refused(&s3, nothing, &["--store", "s3://data", "--store-ca", "/not/there.pem"]);
     assert!(line.contains("/not/there.pem: cannot be trusted"), "{line}");
+}
+
+#[test]
+fn a_node_without_credentials_says_so_at_once_and_again_when_the_store_does_not_answer() {
+    let root = tempfile::tempdir().expect("a temporary directory can be made");
+    let mut command = Command::new(binary("shardd"));
+    command.args(["serve", "--http", "127.0.0.1:0", "--data"]).arg(root.path().join("n1"));
+    command.args(["--store", "s3://data/x", "--store-endpoint", "http://127.0.0.1:1"]);
+    for variable in std::env::vars_os().map(|(name, _)| name) {
+        if variable.to_string_lossy().starts_with("AWS_") {
+            command.env_remove(variable);
+        }
+    }
+    FOREIGN.iter().for_each(|variable| _ = command.env_remove(variable));
+    let mut node = command
+        .env("HOME", root.path())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("shardd starts");
+    let lines = BufReader::new(node.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    let mut said: Vec<String> = Vec::new();
+    for line in lines {
+        said.push(line);
+        if said.last().is_some_and(|line| line.contains("starting without it")) {
+            break;
+        }
+    }
+    node.kill().expect("a child can be killed");
+    node.wait().expect("a killed child is reaped");
+    assert!(said.iter().any(|line| line.contains("no AWS_ACCESS_KEY_ID in the environment")), "{said:?}");
+    // In a cloud the metadata service may answer; then it is the store that cannot be reached.
+    let last = said.last().map_or("", String::as_str);
+    assert!(
+        !last.contains("does not answer; starting") || last.contains("set AWS_ACCESS_KEY_ID and AWS_SECRET"),
+        "{said:?}"
+    );
 }
 
 /// The inputs, and the options.

@@ -71,6 +71,7 @@ pub struct Origin {
 #[derive(Debug)]
 struct Remote {
     service: Service,
+    asks_metadata_service: bool,
     wire: Arc<Wire>,
     /// Objects that were read a second time because the first time their bytes were wrong.
     reread: Arc<AtomicU64>,
@@ -230,11 +231,11 @@ impl Origin {
             Some(("file", path)) if path.starts_with('/') => path,
             Some((scheme, rest)) if stores::is_remote(scheme) && is_plain(rest) => {
                 let refused = |source| OriginError::Refused { url: url.to_owned(), source };
-                let Opened { store, service, wire } =
+                let Opened { store, service, asks_metadata_service, wire } =
                     stores::open(url, options, Late::AskedAgain).map_err(refused)?;
                 let folder = rest.split_once('/').map_or("", |(_, folder)| folder).trim_end_matches('/');
                 let folder = Path::parse(folder).map_err(|_| bad())?;
-                let remote = Remote { service, wire, reread: Arc::default() };
+                let remote = Remote { service, asks_metadata_service, wire, reread: Arc::default() };
                 let name = url.trim_end_matches('/');
                 let origin = Self::over(Arc::new(PrefixStore::new(store, folder)), name, None);
                 return Ok(Self { remote: Some(remote), ..origin });
@@ -330,6 +331,12 @@ impl Origin {
                 _ => Err(self.failed("look for", &clock, error)),
             },
         }
+    }
+
+    /// Whether no setting has credentials for the store, so that it is the metadata service of the cloud that
+    /// is asked for them: outside of the cloud, nothing answers.
+    pub fn asks_metadata_service(&self) -> bool {
+        self.remote.as_ref().is_some_and(|remote| remote.asks_metadata_service)
     }
 
     /// Whether it is a directory that this machine has.

@@ -9,17 +9,37 @@ use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
 use object_store::http::HttpBuilder;
 use object_store::{ClientConfigKey, ClientOptions, Error, ObjectStore};
 
+use super::endpoint::{BadEndpoint, check_endpoint};
 use super::profile::Profile;
 use super::wire::{Connector, Wire};
 use super::{StoreOptions, retries};
 
-type Built = Result<Arc<dyn ObjectStore>, Error>;
+type Built = Result<Arc<dyn ObjectStore>, Unusable>;
+
+/// Why there is no client for a service.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Unusable {
+    /// Its address is none.
+    #[error(transparent)]
+    Endpoint(#[from] BadEndpoint),
+    /// Settings are missing, or make no sense.
+    #[error(transparent)]
+    Settings(#[from] Error),
+}
+
+/// A client of S3.
+pub(super) struct Amazon {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// Whether no setting has credentials, so that the metadata service of the cloud is asked for them.
+    pub(super) asks_metadata_service: bool,
+}
 
 /// A request takes no longer than this, a silence within it no longer than that.
 const TIMEOUTS: [(ClientConfigKey, &str); 2] =
     [(ClientConfigKey::Timeout, "5 minutes"), (ClientConfigKey::ReadTimeout, "30 seconds")];
 
-pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
+pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Result<Amazon, Unusable> {
+    let mut has_credentials = false;
     let mut builder = AmazonS3Builder::from_env().with_url(url).with_retry(retries());
     for (key, value) in TIMEOUTS {
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
@@ -39,7 +59,16 @@ pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
             builder = builder.with_endpoint(endpoint);
         }
         builder = builder.with_credentials(Arc::new(profile));
+        has_credentials = true;
     }
+    has_credentials |= [
+        AmazonS3ConfigKey::AccessKeyId,
+        AmazonS3ConfigKey::WebIdentityTokenFile,
+        AmazonS3ConfigKey::ContainerCredentialsRelativeUri,
+        AmazonS3ConfigKey::ContainerCredentialsFullUri,
+    ]
+    .into_iter()
+    .any(|key| is_set(&builder, key));
     if let Some(endpoint) = &options.endpoint {
         builder = builder.with_endpoint(endpoint);
     }
@@ -52,11 +81,13 @@ pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
     let endpoint = builder
         .get_config_value(&AmazonS3ConfigKey::S3Endpoint)
         .or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
-    check_endpoint(endpoint.as_deref())?;
+    endpoint.as_deref().map_or(Ok(()), check_endpoint)?;
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         builder = builder.with_allow_http(true);
     }
-    Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
+    let is_signed = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).as_deref() != Some("true");
+    let store = Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?);
+    Ok(Amazon { store, asks_metadata_service: is_signed && !has_credentials })
 }
 
 pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
@@ -69,7 +100,7 @@ pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
         builder = builder.with_base_url(&address).with_skip_signature(true);
     }
     if let Some(endpoint) = &options.endpoint {
-        check_endpoint(Some(endpoint))?;
+        check_endpoint(endpoint)?;
         builder = builder.with_base_url(endpoint);
     }
     if options.anonymous {
@@ -109,33 +140,12 @@ pub(super) fn azure(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Buil
         builder = builder.with_skip_signature(true);
     }
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
-    check_endpoint(endpoint.as_deref())?;
+    endpoint.as_deref().map_or(Ok(()), check_endpoint)?;
     if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
         builder = builder.with_allow_http(true);
     }
     let builder = builder.with_url(url).with_retry(retries());
     Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
-}
-
-/// Refuses the address of a service that is none: what signs requests takes it for granted.
-fn check_endpoint(endpoint: Option<&str>) -> Result<(), Error> {
-    let Some(endpoint) = endpoint else { return Ok(()) };
-    let parsed = endpoint.parse::<reqwest::Url>().ok();
-    let is_good = |url: &reqwest::Url| {
-        ["http", "https"].contains(&url.scheme())
-            && url.has_host()
-            && url.username().is_empty()
-            && url.password().is_none()
-    };
-    match parsed.as_ref().is_some_and(is_good) {
-        true => Ok(()),
-        false => Err(Error::Generic {
-            store: "endpoint",
-            source: "the address of the service is a URL such as https://minio.example.org:9000, without user and password \
-                     (--store-endpoint, or AWS_ENDPOINT_URL)"
-                .into(),
-        }),
-    }
 }
 
 /// A web server, which is only read.

@@ -7,6 +7,7 @@
 
 mod args;
 mod cloud;
+mod endpoint;
 mod hedge;
 mod pace;
 mod profile;
@@ -26,6 +27,7 @@ use shardfmt::ByteSize;
 pub use self::args::BadVariable;
 #[cfg(feature = "cli")]
 pub use self::args::StoreArgs;
+pub use self::endpoint::{BadEndpoint, check_endpoint};
 pub use self::refusal::{Refusal, Service};
 pub(crate) use self::wire::Wire;
 
@@ -74,6 +76,8 @@ pub struct Opened {
     pub store: Arc<dyn ObjectStore>,
     /// The service that holds it.
     pub service: Service,
+    /// Whether no setting has credentials, so that the metadata service of the cloud is asked for them.
+    pub asks_metadata_service: bool,
     pub(crate) wire: Arc<Wire>,
 }
 
@@ -115,14 +119,21 @@ pub fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Ref
     }
     let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth, late));
     let address = format!("{scheme}://{name}");
+    let mut asks_metadata_service = false;
     let store = match service {
-        Service::S3 => cloud::amazon(&address, options, &wire),
+        Service::S3 => cloud::amazon(&address, options, &wire).map(|amazon| {
+            asks_metadata_service = amazon.asks_metadata_service;
+            amazon.store
+        }),
         Service::Google => cloud::google(&address, options, &wire),
         Service::Azure => cloud::azure(&address, options, &wire),
         Service::Web => cloud::web(&address, &wire),
     };
-    let store = store.map_err(|error| Refusal::unusable(service, &error))?;
-    Ok(Opened { store, service, wire })
+    let store = store.map_err(|error| match error {
+        cloud::Unusable::Endpoint(fault) => Refusal::Endpoint { fault },
+        cloud::Unusable::Settings(error) => Refusal::unusable(service, &error),
+    })?;
+    Ok(Opened { store, service, asks_metadata_service, wire })
 }
 
 /// How long a store is asked again when it fails or is out of reach: half a minute at least, and a little longer than a

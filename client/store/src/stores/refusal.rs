@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use object_store::Error;
 use object_store::client::HttpError;
 
+use super::endpoint::BadEndpoint;
+
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Service {
@@ -70,6 +72,12 @@ pub enum Refusal {
     Unnamed {
         /// The missing right.
         reason: String,
+    },
+    /// The address of the service is none.
+    #[error("--store-endpoint or AWS_ENDPOINT_URL: {fault}")]
+    Endpoint {
+        /// The fault, with the right form.
+        fault: BadEndpoint,
     },
     /// The certificates that are to be trusted cannot be read.
     #[error("{}: cannot be trusted ({reason}); give a file of certificates in PEM", .path.display())]
@@ -152,16 +160,19 @@ impl Refusal {
             None => match error {
                 Error::NotFound { .. } => Refusal::NotFound,
                 Error::Precondition { .. } => Refusal::Changed,
-                _ if asked_for_credentials(&text) => {
-                    let reason = "no credentials, and the metadata service of a cloud does not answer";
-                    Refusal::Denied { reason: reason.to_owned(), way_out: service.credentials() }
-                }
+                _ if asked_for_credentials(&text) => Refusal::no_credentials(service),
                 _ if causes(error).any(|cause| cause.is::<HttpError>()) => {
                     Refusal::Unreachable { reason, way_out: service.address() }
                 }
                 _ => Refusal::Other { reason },
             },
         }
+    }
+
+    /// The refusal of a machine without credentials, in no cloud that would give it some.
+    pub fn no_credentials(service: Service) -> Refusal {
+        let reason = "no credentials, and the metadata service of a cloud does not answer";
+        Refusal::Denied { reason: reason.to_owned(), way_out: service.credentials() }
     }
 
     /// Whether a store that answers like this has decided, and did nothing.
