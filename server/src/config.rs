@@ -19,7 +19,7 @@ use shardd_api::local_transport::Share;
 use shardd_api::node::NodeId;
 use shardd_api::suggest::nearest;
 use shardd_certificates::{Host, LIFETIME};
-use shardd_store::stores::StoreOptions;
+use shardd_store::stores::{BadEndpoint, StoreOptions, check_endpoint};
 use shardfmt::size::ByteSize;
 use toml::de::DeTable;
 
@@ -389,9 +389,12 @@ pub enum ConfigError {
     /// Other machines are served behind TLS, and for tokens.
     #[error(
         "--http {http} would serve other machines {without}; give {flags} too, or --allow-insecure-http on \
-        a network you trust"
+        a network you trust{or_join}"
     )]
-    InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str },
+    InsecureHttp { http: SocketAddr, without: &'static str, flags: &'static str, or_join: &'static str },
+    /// The address of the store's service is none.
+    #[error("--store-endpoint: {0}")]
+    BadEndpoint(BadEndpoint),
     /// Others get the address of QUIC, where that of HTTP is a wildcard.
     #[error(
         "--http {0} is every address of this machine; name by --quic the one that others reach it under, or by --http itself"
@@ -547,6 +550,9 @@ impl Settings {
         if lifetime.0 < SHORTEST_LIFE {
             return Err(ConfigError::ShortLife(lifetime));
         }
+        if let Some(endpoint) = &settings.store_endpoint {
+            check_endpoint(endpoint).map_err(ConfigError::BadEndpoint)?;
+        }
         let data = settings.data.expect(known);
         let join = settings.join.as_deref().map(|token| read_token(token, &data)).transpose()?.flatten();
         Ok(Config {
@@ -606,7 +612,7 @@ impl Config {
             (false, true) => ("without TLS", "--tls"),
             (true, false) => ("without asking for tokens", "--auth tokens"),
         };
-        Err(ConfigError::InsecureHttp { http: self.http, without, flags })
+        Err(ConfigError::InsecureHttp { http: self.http, without, flags, or_join: "" })
     }
 
     fn check_place(&self) -> Result<(), ConfigError> {
@@ -704,6 +710,7 @@ mod tests {
             ("certificate-lifetime = \"5s\"", &["--certificate-lifetime 5s", "6s"]),
             ("quic = \"0.0.0.0:7701\"", &["--quic 0.0.0.0:7701"]),
             ("join = \"hello\"", &["--join"]),
+            ("store-endpoint = \"10.77.0.9:9000\"", &["--store-endpoint", "http://"]),
             ("metastore = \"zookeeper://z\"", &["--metastore", "sled", "etcd://"]),
             ("metastore = \"etcd://me:secret@one\"", &["--metastore", "password-file="]),
             ("join = \"@/nowhere/at/all\"", &["--join", "/nowhere/at/all"]),

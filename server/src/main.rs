@@ -1,5 +1,6 @@
 //! `shardd`: one node of a cluster, or a cluster of one.
 
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -82,11 +83,13 @@ fn main() -> ExitCode {
     let outcome = match arguments.command {
         Command::Serve { given, metadata } => match given.resolve() {
             Ok(config) => return run(Config { metadata, ..config }),
-            Err(error) => Err(error),
+            Err(error) => Err(error.to_string()),
         },
         Command::Config(ConfigCommand::Check { file }) => check(&file),
         Command::Config(ConfigCommand::Show { default: true, .. }) => Ok(config::template()),
-        Command::Config(ConfigCommand::Show { default: false, given }) => given.show(&matches),
+        Command::Config(ConfigCommand::Show { default: false, given }) => {
+            given.show(&matches).map_err(|error| error.to_string())
+        }
     };
     match outcome {
         Ok(text) => {
@@ -94,7 +97,7 @@ fn main() -> ExitCode {
             let _ = std::io::stdout().write_all(text.as_bytes());
             ExitCode::SUCCESS
         }
-        Err(error) => complain(&error.to_string(), 2),
+        Err(error) => complain(&error, 2),
     }
 }
 
@@ -115,10 +118,16 @@ impl Given {
     }
 }
 
-fn check(file: &Path) -> Result<String, ConfigError> {
-    let settings = Settings::from_file(file)?;
-    let count = settings.count();
-    shardd::serve::check_protection(&settings.resolve()?)?;
+/// Checks a settings file as `serve` does: together with the environment.
+fn check(file: &Path) -> Result<String, String> {
+    let count = Settings::from_file(file).map_err(|error| error.to_string())?.count();
+    let mut config = OsString::from("--config=");
+    config.push(file);
+    let words = ["shardd".into(), "serve".into(), config];
+    let parsed = Arguments::try_parse_from(words).map_err(|error| one_line(&error.to_string()))?;
+    if let Command::Serve { given, .. } = parsed.command {
+        given.resolve().map_err(|error| error.to_string())?;
+    }
     Ok(format!("{} is good: {count} setting{}\n", file.display(), if count == 1 { "" } else { "s" }))
 }
 

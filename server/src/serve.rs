@@ -259,7 +259,13 @@ pub fn check_protection(config: &Config) -> Result<(), ConfigError> {
         Some(cluster) => config.check_protection(cluster.tls, cluster.asks_tokens),
         // The first node decides: a joining node gets the rule.
         None if config.join.is_some() => Ok(()),
-        None => config.check_protection(false, false),
+        None => config.check_protection(false, false).map_err(|error| match error {
+            ConfigError::InsecureHttp { http, without, flags, .. } => {
+                let or_join = ", or --join @FILE on the first start of a node that joins";
+                ConfigError::InsecureHttp { http, without, flags, or_join }
+            }
+            error => error,
+        }),
     }
 }
 

@@ -638,12 +638,22 @@ fn a_settings_file_is_made_checked_and_shown() {
         ("cache-size = \"1KiB\"", "--cache-size 1.0 KiB is too small"),
         ("http = \"0.0.0.0:7700\"", "--allow-insecure-http"),
         ("http = 7700", "line 1"),
+        ("http = \"10.77.0.2:7700\"", "or --join @FILE on the first start of a node that joins"),
+        (
+            "store = \"s3://b\"\nstore-endpoint = \"10.77.0.9:9000\"",
+            "--store-endpoint: it is not a URL with http://",
+        ),
     ] {
         write(text);
         for words in [&["config", "check", "shardd.toml"][..], &["serve", "--config", "shardd.toml"]] {
             let (line, code) = failed(home.command("shardd").args(words));
             assert!(line.contains(said) && code == 2, "{words:?}: {line}");
         }
+    }
+    write("cache-size = \"2GiB\"");
+    for words in [&["config", "check", "shardd.toml"][..], &["serve", "--config", "shardd.toml"]] {
+        let (line, code) = failed(home.command("shardd").args(words).env("SHARDD_CACHE_SIZE", "oops"));
+        assert!(line.contains("oops") && line.contains("--cache-size") && code == 2, "{words:?}: {line}");
     }
     assert!(!Path::new(&home.path("shardd-data")).exists());
     assert_eq!(failed(&mut shardd(&["check"])).1, 2);
