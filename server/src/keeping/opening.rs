@@ -215,7 +215,8 @@ fn said(
     }
 }
 
-fn age(copy: &MetadataCopy) -> Span {
+/// The time since a copy was taken.
+pub(super) fn age(copy: &MetadataCopy) -> Span {
     Span(Duration::from_secs(now().saturating_sub(copy.taken_at)))
 }
 
@@ -266,7 +267,7 @@ pub(crate) fn set_aside(path: &Path, why: &str) -> Result<Option<PathBuf>, KeepE
 }
 
 /// A time as part of a name, such as 20261124T003000Z.
-fn stamp(seconds: u64) -> String {
+pub(super) fn stamp(seconds: u64) -> String {
     let (days, second) = (seconds / 86_400, seconds % 86_400);
     // Days since 1970 to a date of the Gregorian calendar, whose years begin in March here: leap days are last then.
     let shifted = days + 719_468;

@@ -12,7 +12,7 @@ use shardd_certificates::{CA_CERTIFICATE, CA_KEY};
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
 use shardd_store::metastore::{CopyShelf, MetadataCopy, MetastoreAddress};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::warn;
 
 use super::{AHEAD, KeepError, META, opening};
 use crate::identity::{self, CLUSTER};
@@ -73,7 +73,7 @@ async fn is_alive(keeper: &MetastoreAddress, tls: &Path) -> bool {
 /// [`KeepError`]; then another node keeps it, or none.
 pub(crate) async fn promote(data: &Path, shelf: &CopyShelf, me: &MetastoreAddress) -> Result<(), KeepError> {
     let (copy, tag) = check(shelf, &me.node, &data.join("tls")).await?;
-    let before = copy.keeper.node.clone();
+    let (before, copied_before) = (copy.keeper.node.clone(), opening::age(&copy));
     let epoch = copy.epoch.saturating_add(1);
     let next = MetadataCopy { epoch, keeper: me.clone(), ..copy };
     match shelf.replace(&next, Some(&tag)).await {
@@ -84,7 +84,12 @@ pub(crate) async fn promote(data: &Path, shelf: &CopyShelf, me: &MetastoreAddres
     opening::set_aside(&data.join(META), "before")?;
     let _ = fs::remove_file(data.join(AHEAD));
     opening::make(data, &next, epoch).await?;
-    info!(epoch, %before, "this node keeps the metadata from now on");
+    warn!(
+        epoch,
+        %copied_before,
+        "this node keeps the metadata from now on, and continues from the copy of {}; changes that {before} acknowledged after that are lost",
+        opening::stamp(next.taken_at)
+    );
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use shardd_engine::cache::{Cache, CacheConfig};
 use shardd_store::catalog::{CatalogBackend, CatalogError};
-use shardd_store::metastore::{CopyShelf, Metastore, MetastoreAddress};
+use shardd_store::metastore::{CopyShelf, MetadataCopy, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
 use shardd_store::reserve::Disk;
 use shardd_store::stores::{Refusal, Service, StoreOptions};
@@ -53,7 +53,8 @@ impl Storage {
         let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metadata.metastore));
         check_store(&catalog).await?;
         if let NodeRole::First { .. } = role {
-            tell_of_store(config, &role, &catalog, network.is_alone()).await;
+            tell_of_store(config, &role, network.is_alone());
+            tell_of_names(&role, &catalog, &shelf).await;
         }
         let (directory, limit) = (config.data.join("cache"), config.cache_size);
         let cache =
@@ -120,8 +121,8 @@ fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
     origin.keep_free(reserve);
 }
 
-/// Says what of this first node's data depends on this machine's disk alone, and whether names were lost.
-async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBackend, is_alone: bool) {
+/// Says what of this first node's data depends on this machine's disk alone.
+fn tell_of_store(config: &Config, role: &NodeRole, is_alone: bool) {
     if config.store.is_none() && role.cluster().is_none() {
         let what = "the store is in this node's own data directory: data, and the copy of the metadata, are lost with its disk; --store names another place";
         match is_alone {
@@ -129,8 +130,25 @@ async fn tell_of_store(config: &Config, role: &NodeRole, catalog: &CatalogBacken
             false => warn!("{what}"),
         }
     }
+}
+
+/// Says whether names were lost, or are those of another cluster over the same store.
+async fn tell_of_names(role: &NodeRole, catalog: &CatalogBackend, shelf: &CopyShelf) {
     let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
-    if let Ok(Ok(true)) = looked {
+    let has_lost_names = matches!(looked, Ok(Ok(true)));
+    if !has_lost_names && !matches!(role, NodeRole::First { is_new: true, .. }) {
+        return;
+    }
+    let others = tokio::time::timeout(STORE_TIMEOUT, shelf.of_others()).await;
+    let newest = others.ok().and_then(Result::ok).and_then(|others| others.into_iter().next());
+    if let Some(MetadataCopy { keeper: MetastoreAddress { node, http, .. }, .. }) = newest {
+        warn!(
+            store = catalog.origin().name(),
+            "this store belongs to a cluster whose metadata node {node} ({http}) keeps, and this node has founded another cluster over it: \
+             start this node with an empty --data directory and --join to join that cluster, after you have promoted another of its nodes \
+             if {node} is lost; run `shardctl recover` here only if that cluster is gone"
+        );
+    } else if has_lost_names {
         warn!(
             store = catalog.origin().name(),
             "the metadata knows no dataset, but the store holds commits of some: `shardctl recover` brings back names, tags and plans"

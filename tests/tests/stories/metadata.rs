@@ -73,6 +73,12 @@ fn a_first_node_that_is_lost_is_replaced_by_one_command_and_refuses_to_serve_whe
     println!("{}", run(shardctl(&cluster.nodes[1]).args(["promote", "n2"])).trim());
     println!("promoted after {:?}", began.elapsed());
     assert_eq!(metadata(&cluster.nodes[1])["epoch"], 2);
+    let log = cluster.nodes[1].log();
+    assert!(
+        log.contains("continues from the copy of 20")
+            && log.contains("that n1 acknowledged after that are lost"),
+        "{log}"
+    );
     wait_until("the third node has found it", || {
         ended(shardctl(&cluster.nodes[2]).args(["tag", "digits"])).status.success()
     });
@@ -164,6 +170,25 @@ fn a_first_node_without_its_metadata_says_so_and_gets_it_back() {
         values
     };
     assert_eq!(without_times(names(&node)), without_times(before));
+}
+
+#[test]
+fn a_node_that_founds_a_second_cluster_over_a_store_says_whose_the_store_is() {
+    let store = TempDir::new().expect("a directory");
+    let over_it = [("SHARDD_STORE", store.path().display().to_string())];
+    let cluster = Cluster::start_with(1, &over_it);
+    fill(cluster.root(), &cluster.nodes[0]);
+    wait_until_copied(&cluster.nodes[0]);
+    assert!(!cluster.nodes[0].log().contains("belongs to a cluster"), "{}", cluster.nodes[0].log());
+
+    let elsewhere = TempDir::new().expect("a directory");
+    let second = Node::start_with(elsewhere.path(), "n1", None, &over_it);
+    let said = format!("belongs to a cluster whose metadata node n1 ({}) keeps", cluster.nodes[0].http);
+    let log = second.log();
+    assert!(
+        log.contains(&said) && log.contains("--join") && log.contains("only if that cluster is gone"),
+        "{log}"
+    );
 }
 
 /// Takes out the times of changes to a name: that of a commit is part of it.

@@ -97,6 +97,14 @@ impl CopyShelf {
         read(&self.origin, &self.name, known).await
     }
 
+    /// The copies of other clusters that lie in the same store, the newest first.
+    ///
+    /// # Errors
+    /// When the store cannot be asked.
+    pub async fn of_others(&self) -> Result<Vec<MetadataCopy>, OriginError> {
+        all_but(&self.origin, Some(&self.name)).await
+    }
+
     /// Puts `copy` there, in place of the one that bears `base`, or of none.
     pub async fn replace(&self, copy: &MetadataCopy, base: Option<&CopyTag>) -> Replaced {
         let bytes = Bytes::from(encode(copy));
@@ -112,8 +120,12 @@ impl CopyShelf {
 
 /// The copies of all clusters that lie in a store, the newest first. Damaged ones are passed over.
 pub(crate) async fn all(origin: &Origin) -> Result<Vec<MetadataCopy>, OriginError> {
+    all_but(origin, None).await
+}
+
+async fn all_but(origin: &Origin, own: Option<&str>) -> Result<Vec<MetadataCopy>, OriginError> {
     let mut copies = Vec::new();
-    for name in origin.swappables(COPIES).await? {
+    for name in origin.swappables(COPIES).await?.into_iter().filter(|name| Some(name.as_str()) != own) {
         match read(origin, &name, None).await? {
             Found::Copy(copy, _) => copies.push(copy),
             Found::Damaged(reason, _) => {

@@ -67,6 +67,11 @@ async fn clusters_over_one_store_have_copies_of_their_own() {
     let other = CopyShelf::of(Arc::clone(&origin), Digest::of(b"another"));
     assert!(matches!(shelf(&origin).replace(&copy(1, "n1", 5), None).await, Replaced::Done(_)));
     assert!(matches!(other.read(None).await.expect("reads"), Found::Absent));
+    let keepers = async |shelf: &CopyShelf| {
+        let copies = shelf.of_others().await.expect("reads");
+        copies.into_iter().map(|copy| copy.keeper.node.to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!((keepers(&other).await, keepers(&shelf(&origin)).await), (vec!["n1".to_owned()], vec![]));
 }
 
 proptest! {
