@@ -6,7 +6,8 @@ use clap::Args;
 use serde::Serialize;
 use shardd_api::drain::NodeState;
 use shardd_api::exchange::{EpochCount, EpochExchange};
-use shardd_api::protocol::{RunId, RunView};
+use shardd_api::node::{NodeId, NodeRecord};
+use shardd_api::protocol::{Health, RunId, RunView};
 use shardd_api::status::{Lost, MetadataStatus, NodeStatus, Reader};
 use shardd_store::catalog::RunInfo;
 use shardd_store::connect::{Connect, HEALTH_TIMEOUT, Target};
@@ -95,7 +96,8 @@ impl Status {
         } else {
             output::print(&render(&picture));
         }
-        for note in notes(&picture) {
+        let back = picture.that_are_back(&servers.http_within(HEALTH_TIMEOUT));
+        for note in notes(&picture, &back) {
             output::note(json, &note);
         }
         Ok(())
@@ -118,6 +120,21 @@ fn few(runs: Vec<(RunId, Option<u64>)>, read: &BTreeSet<RunId>) -> (Vec<RunId>, 
 fn being_read(nodes: &[NodePicture]) -> BTreeSet<RunId> {
     let statuses = nodes.iter().filter_map(|node| node.status.as_ref());
     statuses.flat_map(|status| &status.readers).map(|reader| reader.run.clone()).collect()
+}
+
+impl Picture {
+    /// The lost nodes that answer all the same: after a promotion every node registers again.
+    fn that_are_back(&self, http: &HttpClient) -> BTreeSet<NodeId> {
+        let answers = |record: &NodeRecord| {
+            let health = http.get_json::<Health>(&format!("{}/v1/health", record.http));
+            health.is_ok_and(|health| health.id == record.id).then(|| record.id.clone())
+        };
+        std::thread::scope(|scope| {
+            let asks: Vec<_> =
+                self.lost.iter().map(|lost| scope.spawn(move || answers(&lost.record))).collect();
+            asks.into_iter().filter_map(|ask| ask.join().expect("asking a node does not panic")).collect()
+        })
+    }
 }
 
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
@@ -147,7 +164,7 @@ impl NodePicture {
 }
 
 /// The faults, and their meaning.
-fn notes(picture: &Picture) -> Vec<String> {
+fn notes(picture: &Picture, back: &BTreeSet<NodeId>) -> Vec<String> {
     let mut notes = Vec::new();
     for NodePicture { record: NodeState { record, health_issues, .. }, silent, status } in &picture.nodes {
         if let Some(metadata) = status.as_ref().and_then(|status| status.metadata.as_ref()) {
@@ -158,14 +175,17 @@ fn notes(picture: &Picture) -> Vec<String> {
         }
         notes.extend(health_issues.iter().map(|trouble| match &trouble.by {
             by if *by == record.id => format!("node {}: {trouble}", record.id),
-            by => format!("node {}: {trouble}, says {by}", record.id),
+            by => format!("node {}: {trouble}, reported by {by}", record.id),
         }));
     }
     notes.extend(picture.lost.iter().map(|Lost { record, last_seen }| {
+        let id = &record.id;
+        if back.contains(id) {
+            return format!("node {id} answers, and is not registered with the metadata yet");
+        }
         let since = last_seen.map_or_else(String::new, |at| format!(" since {} UTC", date(at)));
         format!(
-            "node {id} is not there{since}: start it again; one that will not be back is forgotten with `shardctl certs revoke {id}`",
-            id = record.id
+            "node {id} does not answer{since}: start it again, or remove it with `shardctl certs revoke {id}`"
         )
     }));
     if let Some(why) = &picture.metadata {

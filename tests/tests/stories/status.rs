@@ -4,7 +4,7 @@ use std::path::Path;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use shardd_tests::{Cluster, Delivered, Reading, run, wait_until};
+use shardd_tests::{Cluster, Delivered, Reading, ended, run, wait_until};
 
 fn status(cluster: &Cluster, more: &[&str]) -> String {
     run(cluster.shardctl().arg("status").args(more))
@@ -43,6 +43,12 @@ fn a_node_that_hangs_or_dies_is_shown_as_not_ready_and_one_that_leaves_is_not() 
 
     cluster.nodes[2].kill();
     wait_until("its lease has ended", || lost(&cluster) == ["n3"]);
+    let noted = ended(cluster.shardctl().arg("status"));
+    let noted = String::from_utf8_lossy(&noted.stderr).into_owned();
+    assert!(
+        noted.contains("node n3 does not answer since 20") && noted.contains("certs revoke n3"),
+        "{noted}"
+    );
     // Also by one that was not there when it died.
     cluster.nodes[1].stop();
     assert_eq!(lost(&cluster), ["n3"], "n2 has signed off");
