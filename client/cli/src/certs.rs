@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use shardd_api::duration::Span;
 use shardd_api::node::NodeId;
+use shardd_api::suggest::no_such;
 use shardd_certificates::{
     self, Authority, CA_CERTIFICATE, CA_KEY, CertificateError, Fetched, Host, LIFETIME,
 };
@@ -227,8 +228,14 @@ fn rotate(api: &Api, nodes: Vec<NodeId>, json: bool) -> Result<(), Failure> {
 }
 
 fn revoke(api: &Api, node: &NodeId, key: Option<&str>, yes: bool, json: bool) -> Result<(), Failure> {
+    let known = api.known()?;
     let keys: Vec<Digest> =
-        api.known()?.into_iter().filter(|listed| listed.node == *node).map(|listed| listed.key).collect();
+        known.iter().filter(|listed| listed.node == *node).map(|listed| listed.key).collect();
+    if keys.is_empty() {
+        let names: BTreeSet<String> = known.iter().map(|listed| listed.node.to_string()).collect();
+        let names = Vec::from_iter(names);
+        return Err(Failure::failed(no_such(&format!("certificate of node {node}"), node.as_str(), &names)));
+    }
     let (what, only) = match key {
         None => ("all that was signed for".to_owned(), String::new()),
         Some(key) => match keys.iter().filter(|known| known.to_string().starts_with(key)).collect::<Vec<_>>()

@@ -206,6 +206,11 @@ fn an_administrator_renews_and_revokes() {
     );
 
     refused(
+        "a revocation of an unknown node",
+        house.admin().args(["certs", "revoke", "nix"]),
+        "there is no certificate of node nix: there is n1, n2, n3",
+    );
+    refused(
         "a revocation without a confirmation",
         house.admin().args(["certs", "revoke", "n2"]),
         "revoke all that was signed for node n2?",
