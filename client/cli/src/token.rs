@@ -1,7 +1,7 @@
 //! `shardctl token`: who may ask the nodes over HTTP, and what.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -166,7 +166,11 @@ fn or_remove(file: &Option<PathBuf>, made: Result<Value, HttpError>) -> Result<V
 fn private_file(path: &Path) -> Result<File, Failure> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(|error| {
-        Failure::failed(format!("{}: cannot be made ({error}); name another file", path.display()))
+        let reason = match error.kind() {
+            ErrorKind::AlreadyExists => "exists; remove it, or name another file".to_owned(),
+            _ => format!("cannot be made ({error}); name another file"),
+        };
+        Failure::failed(format!("{} {reason}", path.display()))
     })
 }
 

@@ -200,7 +200,7 @@ fn a_token_in_a_file_is_for_its_owner_only() {
     run(house.admin().args(["token", "create", "me", "--to"]).arg(&path));
     run(house.with("SHARDD_TOKEN_FILE", path.to_str().expect("UTF-8")).arg("ls"));
     let line = refused(house.admin().args(["token", "create", "me", "--to"]).arg(&path));
-    assert!(line.contains("cannot be made"), "{line}");
+    assert!(line.contains("exists; remove it, or name another file"), "{line}");
     let line = refused(house.with("SHARDD_TOKEN_FILE", "/not/there").arg("ls"));
     assert!(line.contains("/not/there"), "{line}");
     let directory = tempfile::tempdir().expect("a temporary directory can be made");
