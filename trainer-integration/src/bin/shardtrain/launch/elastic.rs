@@ -21,7 +21,7 @@ use tokio::time::Instant;
 
 use super::membership::{Act, Membership, SIGNALLED};
 use super::restart_policy::{End, Rules};
-use super::{Failure, Launch, Order, RankSettings, Signals, free_address, tend};
+use super::{Failure, Launch, Order, RankSettings, Signals, continuing, free_address, numbers, tend};
 
 /// Words of members that wait to be heard.
 const QUEUE: usize = 64;
@@ -282,13 +282,13 @@ impl<'a> Launcher<'a> {
         };
         let world = members.len() as u32;
         if generation > 1 {
-            eprintln!("shardtrain: {cause}; continuing with {world} ranks");
+            eprintln!("shardtrain: {cause}; continuing with {}", continuing(world, 1));
         }
         let pids: Vec<String> =
             members.iter().filter_map(|number| Some(self.members.get(number)?.pid.to_string())).collect();
         eprintln!(
-            "shardtrain: group {generation}: ranks 0 to {} of {world} at {master}, processes {}",
-            world - 1,
+            "shardtrain: group {generation}: {} of {world} at {master}, processes {}",
+            numbers(0, world - 1),
             pids.join(" ")
         );
         for (rank, number) in (0..).zip(members) {

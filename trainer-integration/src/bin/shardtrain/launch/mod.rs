@@ -213,10 +213,28 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
             }
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
-                eprintln!("shardtrain: {cause}; continuing with {left} ranks{}", settings.goes_on);
+                let continuing = continuing(left, launch.nodes);
+                eprintln!("shardtrain: {cause}; continuing with {continuing}{}", settings.goes_on);
                 ranks = left;
             }
         }
+    }
+}
+
+/// The ranks of a launcher, by number.
+fn numbers(first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("rank {first}"),
+        false => format!("ranks {first} to {last}"),
+    }
+}
+
+/// The ranks that continue: those of this machine, and of all where there are several.
+fn continuing(here: u32, machines: u32) -> String {
+    let ranks = |count: u32| if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") };
+    match machines {
+        1 => ranks(here),
+        _ => format!("{}, {here} of them on this machine", ranks(here * machines)),
     }
 }
 
@@ -276,8 +294,8 @@ impl Round<'_> {
         }
         let (last, pids) = (self.first + self.ranks - 1, pids.join(" "));
         eprintln!(
-            "shardtrain: ranks {} to {last} of {} at {}, processes {pids}",
-            self.first,
+            "shardtrain: {} of {} at {}, processes {pids}",
+            numbers(self.first, last),
             self.world,
             master.as_deref().unwrap_or("where the servers say")
         );
@@ -401,4 +419,16 @@ fn end(status: ExitStatus, is_killed: bool) -> End {
 /// An address of this machine that is free.
 fn free_address() -> io::Result<String> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_counted_over_all_machines() {
+        assert_eq!((numbers(0, 0), numbers(2, 3)), ("rank 0".to_owned(), "ranks 2 to 3".to_owned()));
+        assert_eq!((continuing(1, 1), continuing(2, 1)), ("1 rank".to_owned(), "2 ranks".to_owned()));
+        assert_eq!(continuing(2, 3), "6 ranks, 2 of them on this machine");
+    }
 }
