@@ -46,8 +46,8 @@ impl Promote {
                 match json {
                     true => output::json(&json!({ "node": self.node, "metadata": metadata })),
                     false => output::print(&format!(
-                        "{} keeps the metadata now, epoch {}; put a copy of the authority's key into its tls/ca.key, if it is to sign \
-                         certificates\n",
+                        "{} keeps the metadata now, epoch {}; it signs certificates if it has the authority's key in tls/ca.key: if not, \
+                         put a copy there and restart it\n",
                         self.node, metadata.epoch
                     )),
                 }

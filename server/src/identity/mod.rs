@@ -146,17 +146,22 @@ impl Identity {
         let ca = read_certificate(&tls.join(CA_CERTIFICATE))?;
         let identity = Identity::of(tls, ca, key, read_certificate(&path)?)
             .map_err(|reason| CertificateError::Damaged { path, reason })?;
-        if tls.join(CA_KEY).exists() {
-            let authority = Authority::open(tls)?;
-            return Ok(ClusterRole::First(identity, authority));
+        let (path, has_key) = (tls.join(CLUSTER), tls.join(CA_KEY).exists());
+        let cluster: Option<Cluster> = match path.exists() {
+            true => Some(
+                serde_json::from_slice(&shardd_certificates::read(&path)?)
+                    .map_err(|error| CertificateError::Damaged { path, reason: error.to_string() })?,
+            ),
+            false => None,
+        };
+        match cluster {
+            // The key of a node that is to be promoted waits there until then.
+            Some(cluster) if !has_key || cluster.first != *identity.node() => {
+                Ok(ClusterRole::Joined(identity, Box::new(cluster)))
+            }
+            None if !has_key => Ok(ClusterRole::Issued(identity)),
+            _ => Ok(ClusterRole::First(identity, Authority::open(tls)?)),
         }
-        let path = tls.join(CLUSTER);
-        if !path.exists() {
-            return Ok(ClusterRole::Issued(identity));
-        }
-        let cluster = serde_json::from_slice(&shardd_certificates::read(&path)?)
-            .map_err(|error| CertificateError::Damaged { path, reason: error.to_string() })?;
-        Ok(ClusterRole::Joined(identity, Box::new(cluster)))
     }
 
     /// Founds a cluster: makes its authority and the first node's key and certificate. Repeating it after a crash

@@ -105,6 +105,12 @@ fn a_joined_node_has_its_own_key_and_needs_the_token_only_once() {
     assert_eq!((again.node(), again.key_digest()), (&name("n2"), joined.key_digest()));
     assert_eq!(*kept, cluster);
     assert!(!second.path().join(CA_KEY).exists());
+
+    // The authority's key makes it no first node: it waits there for a promotion.
+    std::fs::copy(first.path().join(CA_KEY), second.path().join(CA_KEY)).expect("copied");
+    assert!(matches!(Identity::open(second.path()), Ok(ClusterRole::Joined(..))));
+    Cluster { first: name("n2"), ..cluster }.save(second.path()).expect("saved");
+    assert!(matches!(Identity::open(second.path()), Ok(ClusterRole::First(..))), "it was promoted");
 }
 
 #[test]

@@ -68,6 +68,9 @@ fn a_first_node_that_is_lost_is_replaced_by_one_command_and_refuses_to_serve_whe
     let alive = ended(shardctl(&cluster.nodes[1]).args(["promote", "n2"]));
     assert!(error_line(&alive).contains("node n1 keeps the metadata and answers"), "{}", error_line(&alive));
 
+    // The owner puts the authority's key there first, so that the promoted node signs from the beginning.
+    fs::copy(cluster.nodes[0].data.join("tls/ca.key"), cluster.nodes[1].data.join("tls/ca.key"))
+        .expect("copied");
     cluster.nodes[0].kill();
     let began = std::time::Instant::now();
     println!("{}", run(shardctl(&cluster.nodes[1]).args(["promote", "n2"])).trim());
@@ -83,6 +86,7 @@ fn a_first_node_that_is_lost_is_replaced_by_one_command_and_refuses_to_serve_whe
         ended(shardctl(&cluster.nodes[2]).args(["tag", "digits"])).status.success()
     });
     assert_eq!((names(&cluster.nodes[1]), names(&cluster.nodes[2])), (before.clone(), before));
+    run(shardctl(&cluster.nodes[2]).args(["certs", "rotate", "n3"]));
     let more = table(cluster.root(), "more", 100);
     run(shardctl(&cluster.nodes[2]).arg("ingest").arg(more).args(["--name", "more"]));
     wait_until_copied(&cluster.nodes[1]);
