@@ -19,8 +19,7 @@ pub(crate) struct Context {
 enum ContextCommand {
     /// List the contexts
     Ls,
-    /// Show a context; without a name, the place that commands use now, with its credentials, and the setting
-    /// behind each
+    /// Show a context; without a name, the place, token and CA in use, and the setting behind each
     Show {
         /// The context
         name: Option<String>,
