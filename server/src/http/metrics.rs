@@ -401,7 +401,7 @@ mod tests {
         }
         let page = format!(
             "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus. The counters begin with the \
-             process.\n\n{}",
+             process.\nWhere nodes require tokens, `/metrics` needs one of role `read`.\n\n{}",
             table(&text)
         );
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
