@@ -10,7 +10,11 @@ use shardd_tests::{is_quick, wait_until};
 
 const MACHINES: [(&str, u8); 3] = [("n1", 1), ("n2", 2), ("n3", 3)];
 
-/// Runs the blocks of a page on three machines. Returns these and the output, or `None` if they cannot be had here.
+/// The blocks of a page after this heading are for a cluster that has lost its first node.
+const LOSS: &str = "\n## Replace the first node\n";
+
+/// Runs the blocks of a page on three machines, up to the loss of the first node. Returns these and the output, or `None` if
+/// they cannot be had here.
 fn follow(page: &str) -> Option<(Lan, String)> {
     if is_quick() {
         return None;
@@ -47,9 +51,20 @@ fn follow(page: &str) -> Option<(Lan, String)> {
             .expect("the data are there");
     }
 
-    let text = std::fs::read_to_string(root.join(page)).expect("the page");
-    let blocks = blocks(&text, |label| MACHINES.iter().any(|(name, _)| *name == label));
-    assert!(blocks.len() >= 9, "only {} blocks found in {page}", blocks.len());
+    let text = text_of(page);
+    let said = run_blocks(&mut lan, text.split(LOSS).next().unwrap_or_default(), 9);
+    Some((lan, said))
+}
+
+fn text_of(page: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    std::fs::read_to_string(root.join(page)).expect("the page")
+}
+
+/// Runs the blocks of a text, each on its machine, and returns the output.
+fn run_blocks(lan: &mut Lan, text: &str, at_least: usize) -> String {
+    let blocks = blocks(text, |label| MACHINES.iter().any(|(name, _)| *name == label));
+    assert!(blocks.len() >= at_least, "only {} blocks found", blocks.len());
     let mut said = String::new();
     for block in &blocks {
         println!("{}# {}", block.label, block.text.replace('\n', "\n  > "));
@@ -61,7 +76,7 @@ fn follow(page: &str) -> Option<(Lan, String)> {
         println!("{output}\n");
         said.push_str(&output);
     }
-    Some((lan, said))
+    said
 }
 
 #[test]
@@ -84,6 +99,28 @@ fn three_machines_train_by_the_commands_of_the_guide() {
     let report: Value = serde_json::from_str(&report).expect("rank 0 writes a report");
     assert_eq!(report["world"], 6);
     assert!(report["test_accuracy"].as_f64().is_some_and(|accuracy| accuracy > 0.9), "{report}");
+
+    // The copies that the page asks for are in a safe place; then the machine is lost, and another one comes in its place.
+    let safe = lan.srv("n2").join("safe");
+    std::fs::create_dir_all(&safe).expect("a directory can be made");
+    for file in ["tls/ca.key", "tls/ca.pem", "admin-token"] {
+        let copy = safe.join(Path::new(file).file_name().expect("a file"));
+        std::fs::copy(lan.srv("n1").join("shardd").join(file), copy).expect("the first node has it");
+    }
+    wait_until("the metadata is copied", || {
+        lan.machine("n1").attempt("test ! -e /srv/shardd/meta.ahead").0 == 0
+    });
+    lan.machine("n1").run(
+        "kill -KILL $!; while kill -0 $! 2> /dev/null; do sleep 0.05; done; rm -r /srv/shardd /srv/terminal",
+    );
+    let text = text_of("docs/how-to/three-nodes.md");
+    let (_, loss) = text.split_once(LOSS).expect("the page says how the first node is replaced");
+    let said = run_blocks(&mut lan, loss, 5);
+    assert!(said.contains("n2 keeps the metadata now"), "{said}");
+    wait_until("all three are there", || {
+        let (_, said) = lan.machine("n2").attempt("shardctl status");
+        (1..=3).all(|n| said.contains(&format!("https://10.77.0.{n}:7700"))) && !said.contains("not ready")
+    });
 }
 
 /// The commands that fail from another machine, and their errors.
