@@ -154,8 +154,10 @@ fn now(connect: &Connect, json: bool) -> Result<(), Failure> {
             }
         }
         // A token in the environment comes before the file of a context.
-        if token.is_some_and(|token| token.file.is_none()) {
-            shown.as_object_mut().map(|shown| shown.remove("token_file"));
+        if token.is_some_and(|token| token.file.is_none())
+            && let Some(shown) = shown.as_object_mut()
+        {
+            shown.remove("token_file");
         }
         output::json(&shown);
         return Ok(());

@@ -135,7 +135,7 @@ fn tell_of_store(config: &Config, role: &NodeRole, is_alone: bool) {
 /// Says whether names were lost, or are those of another cluster over the same store.
 async fn tell_of_names(role: &NodeRole, catalog: &CatalogBackend, shelf: &CopyShelf) {
     let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
-    let has_lost_names = matches!(looked, Ok(Ok(true)));
+    let Ok(Ok(has_lost_names)) = looked else { return };
     if !has_lost_names && !matches!(role, NodeRole::First { is_new: true, .. }) {
         return;
     }

@@ -378,6 +378,8 @@ fn a_first_node_behind_tls_and_tokens_over_a_bucket_is_replaced_too() {
     cluster.nodes[1].restart();
     let token = cluster.root().join("join-n4");
     let make_token = |node: &Node| {
+        // That of an attempt before, if the node did not know yet.
+        let _ = fs::remove_file(&token);
         let mut command = admin(node);
         command.args(["token", "create", "--join", "--to"]).arg(&token);
         ended(&mut command)
