@@ -19,7 +19,7 @@ pub(super) enum Place {
     /// The directory of a store: only read, so that it does not matter whose it is.
     Directory(Directory),
     /// A node.
-    Node(String, HttpCatalog),
+    Node(String, Box<HttpCatalog>),
     /// The source of the dataset.
     Source(PathBuf),
 }
@@ -37,7 +37,7 @@ impl Place {
         if text.starts_with("http://") || text.starts_with("https://") {
             let catalog = HttpCatalog::with(text, &connect.credentials()?);
             if catalog.datasets().is_ok() {
-                return Ok(Place::Node(text.to_owned(), catalog));
+                return Ok(Place::Node(text.to_owned(), Box::new(catalog)));
             }
         }
         let root = [named.join("store"), named.clone()].into_iter().find(|root| root.join("shards").is_dir());
@@ -51,7 +51,7 @@ impl Place {
     pub(super) fn store(&self) -> Option<Box<dyn Store + '_>> {
         match self {
             Place::Directory(directory) => Some(Box::new(directory)),
-            Place::Node(_, catalog) => Some(Box::new(CatalogStore(catalog))),
+            Place::Node(_, catalog) => Some(Box::new(CatalogStore(&**catalog))),
             Place::Source(_) => None,
         }
     }
@@ -74,7 +74,7 @@ impl Place {
         match self {
             Place::Directory(directory) => Ok(directory.manifests()),
             Place::Node(_, catalog) => {
-                let versions = kept_versions(catalog)?.into_iter().map(|version| self.manifest(version));
+                let versions = kept_versions(&**catalog)?.into_iter().map(|version| self.manifest(version));
                 Ok(versions.collect::<Result<Vec<_>, _>>()?.into_iter().flatten().collect())
             }
             Place::Source(_) => Ok(Vec::new()),
