@@ -119,46 +119,64 @@ async fn given(engine: &Arc<Engine>, name: &RunId, ask: &LocateRequest) -> Vec<V
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_cache_smaller_than_its_share_reads_next_to_the_least_there_is_and_what_was_predicted() {
-    for (nodes, part) in
-        [1, 3].into_iter().flat_map(|nodes| [0.3, 0.4, 0.6, 0.8, 1.0].map(|part| (nodes, part)))
-    {
-        // Labels lie in the sidecars: they are a small part of these rows.
-        let sizes =
-            Making { shard_rows: 2500, row_bytes: 5000, grain_rows: 1, chunks: 16, ..Making::default() };
-        let cluster = World::of(Making { nodes, cache: Some(part), ..sizes }).await;
-        cluster.know_each_other(nodes).await;
-        for engine in &cluster.engines {
-            engine.set_exchange(ExchangeSettings {
-                rate: ExchangeRate::Unlimited,
-                ..ExchangeSettings::default()
-            });
-        }
-        let name = run("r");
-        cluster.attach(&name, nodes as u32, 0).await;
-        let (mut read, mut before) = (Vec::new(), 0);
-        for epoch in 0..=EPOCHS {
-            read_in_steps(&cluster, &name, epoch).await;
-            let now = cluster.origin_bytes();
-            read.push(in_rows(&cluster, now - before));
-            before = now;
-        }
-        let room = cluster.engines[0].view(&name).await.expect("known").room.expect("placed");
-        let optimum = in_rows(&cluster, optimum(&cluster));
-        let predicted = in_rows(&cluster, room.from_store_bytes_per_epoch);
-        let told = format!(
-            "{nodes} nodes, {part} of the need: read {read:.3?} of the rows, predicted {predicted:.3}, at best {optimum:.3}"
-        );
-        println!("{told}");
-        // In the first epoch whole shards are read where there is room, with what Arrow puts around their rows.
-        assert!(read[0] <= 1.05, "{told}");
-        for read in &read[1..] {
-            assert!(*read <= 1.1 * optimum + 0.001, "{told}");
-            assert!((read - predicted).abs() <= 0.05 * predicted + 0.001, "{told}");
-        }
-        cluster.end().await;
+/// Reads some epochs with caches of `part` of the bytes that they need.
+async fn reads_next_to_the_least_and_what_was_predicted(nodes: usize, part: f64) {
+    // Labels lie in the sidecars: they are a small part of these rows.
+    let sizes = Making { shard_rows: 2500, row_bytes: 5000, grain_rows: 1, chunks: 16, ..Making::default() };
+    let cluster = World::of(Making { nodes, cache: Some(part), ..sizes }).await;
+    cluster.know_each_other(nodes).await;
+    for engine in &cluster.engines {
+        engine
+            .set_exchange(ExchangeSettings { rate: ExchangeRate::Unlimited, ..ExchangeSettings::default() });
     }
+    let name = run("r");
+    cluster.attach(&name, nodes as u32, 0).await;
+    let (mut read, mut before) = (Vec::new(), 0);
+    for epoch in 0..=EPOCHS {
+        read_in_steps(&cluster, &name, epoch).await;
+        let now = cluster.origin_bytes();
+        read.push(in_rows(&cluster, now - before));
+        before = now;
+    }
+    let room = cluster.engines[0].view(&name).await.expect("known").room.expect("placed");
+    let optimum = in_rows(&cluster, optimum(&cluster));
+    let predicted = in_rows(&cluster, room.from_store_bytes_per_epoch);
+    let told = format!(
+        "{nodes} nodes, {part} of the need: read {read:.3?} of the rows, predicted {predicted:.3}, at best {optimum:.3}"
+    );
+    println!("{told}");
+    // In the first epoch whole shards are read where there is room, with what Arrow puts around their rows.
+    assert!(read[0] <= 1.05, "{told}");
+    for read in &read[1..] {
+        assert!(*read <= 1.1 * optimum + 0.001, "{told}");
+        assert!((read - predicted).abs() <= 0.05 * predicted + 0.001, "{told}");
+    }
+    cluster.end().await;
+}
+
+/// One test for each size, so that they run side by side.
+macro_rules! caches {
+    ($($name:ident: $part:literal),*) => {$(
+        mod $name {
+            #[tokio::test(flavor = "multi_thread")]
+            async fn of_one_node_reads_next_to_the_least_and_what_was_predicted() {
+                super::reads_next_to_the_least_and_what_was_predicted(1, $part).await;
+            }
+
+            #[tokio::test(flavor = "multi_thread")]
+            async fn of_three_nodes_reads_next_to_the_least_and_what_was_predicted() {
+                super::reads_next_to_the_least_and_what_was_predicted(3, $part).await;
+            }
+        }
+    )*};
+}
+
+caches! {
+    a_cache_of_three_tenths: 0.3,
+    a_cache_of_four_tenths: 0.4,
+    a_cache_of_six_tenths: 0.6,
+    a_cache_of_eight_tenths: 0.8,
+    a_whole_cache: 1.0
 }
 
 #[tokio::test(flavor = "multi_thread")]
