@@ -1,14 +1,17 @@
 """Python's work in processes: the same batches, in the same order, and every end is a quick one."""
 
 import os
+import random
 import signal
+import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import shardd
-from helpers import EVERY, PLAN, ids, loader, own_threads
+from helpers import EVERY, PLAN, ids, loader, own_threads, run
 
 
 def double(sample):
@@ -140,7 +143,7 @@ def test_a_process_that_is_killed_is_named(store):
 
 
 def test_what_cannot_be_sent_to_processes_is_refused_with_the_way_out(store):
-    with pytest.raises(TypeError, match="cannot be sent to processes.*top level of a module, or say transform_processes=0"):
+    with pytest.raises(TypeError, match="cannot be sent to processes.*top level of a module, or pass transform_processes=0"):
         next(iter(in_processes(store, lambda sample: sample)))
     with pytest.raises(ValueError, match="transform_processes counts processes"):
         in_processes(store, double, -1)
@@ -223,3 +226,90 @@ def test_processes_and_threads_end_with_the_loader(store):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert len(own_threads()) <= len(before) + 2, "at most those of multiprocessing stay"
+
+
+# --- random numbers
+# -------------------------------------------------------------------------------------------------------
+
+
+def draw(sample):
+    drawn = [torch.rand(()).item(), random.random(), float(np.random.rand())]
+    return {"id": sample["id"], "drawn": torch.tensor(drawn, dtype=torch.float64)}
+
+
+def draws(own) -> dict[int, tuple[float, ...]]:
+    """The random numbers that each sample was given."""
+    given = {}
+    for batch in own:
+        given |= zip(batch["id"].tolist(), map(tuple, batch["drawn"].tolist()))
+    own.close()
+    return given
+
+
+def test_no_two_samples_draw_the_same_and_the_number_of_processes_changes_nothing(store):
+    torch.manual_seed(5)
+    reference = draws(in_processes(store, draw, 4))
+    assert len(reference) == len(EVERY)
+    for kind in range(3):
+        assert len({drawn[kind] for drawn in reference.values()}) == len(EVERY)
+    for count in (0, 1):
+        assert draws(in_processes(store, draw, count)) == reference, count
+    torch.manual_seed(6)
+    assert not set(draws(in_processes(store, draw, 2)).values()) & set(reference.values())
+
+
+def test_epochs_draw_differently_and_a_restored_loader_draws_what_the_first_one_would_have(store):
+    torch.manual_seed(5)
+    own = in_processes(store, draw)
+    batches = iter(own)
+    first = [next(batches)["drawn"].tolist() for _ in range(6)]
+    state = own.state_dict()
+    rest = [batch["drawn"].tolist() for batch in batches]
+    following = [batch["drawn"].tolist() for batch in own]
+    own.close()
+    assert first[0] != following[0]
+    # Of another script run, which has drawn before.
+    torch.manual_seed(5)
+    torch.rand(7), random.random()
+    restored = in_processes(store, draw, 1)
+    restored.load_state_dict(state)
+    assert [batch["drawn"].tolist() for batch in restored] == rest
+    assert [batch["drawn"].tolist() for batch in restored] == following
+    restored.close()
+
+
+def test_ranks_draw_for_a_global_batch_what_one_rank_draws(store):
+    torch.manual_seed(5)
+    both = [loader(store, rank, 2, batch_size=None, global_batch_size=64, transform=draw) for rank in range(2)]
+    one = loader(store, batch_size=None, global_batch_size=64, transform=draw)
+    assert draws(both[0]) | draws(both[1]) == draws(one)
+
+
+def test_a_transform_in_this_process_leaves_the_generators_of_the_training_alone(store):
+    def state():
+        return torch.get_rng_state().tolist(), random.getstate(), [list(part) for part in np.random.get_state()[:2]]
+
+    before = state()
+    assert len(draws(loader(store, transform=draw))) == len(EVERY)
+    with pytest.raises(LookupError):
+        list(loader(store, transform=fail))
+    assert state() == before
+
+
+UNGUARDED = """
+import sys
+import shardd, test_transform
+loader = shardd.DataLoader(shardd.StreamingDataset(sys.argv[1]), 32, transform=test_transform.double, transform_processes=2)
+print(sum(len(batch["id"]) for batch in loader))
+"""
+
+
+def test_a_script_without_a_main_guard_is_asked_for_one(store, tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(UNGUARDED)
+    done = run([sys.executable, str(script), store], check=False)
+    assert done.returncode == 1
+    assert 'exit status 1; does the script train outside `if __name__ == "__main__":`?' in done.stderr
+    guarded = UNGUARDED.replace("loader =", 'if __name__ == "__main__":\n    loader =').replace("\nprint", "\n    print")
+    script.write_text(guarded)
+    assert int(run([sys.executable, str(script), store]).stdout) == len(EVERY)

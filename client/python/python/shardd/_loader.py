@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -112,6 +113,8 @@ class DataLoader:
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
         self._times = _stats.Times()
+        # Drawn for the batches of transform, without PyTorch.
+        self._seed: int | None = None
         self._last: Any = None
         # Of the micro-batch that was handed out last.
         self.epoch = 0
@@ -294,12 +297,23 @@ class DataLoader:
         read, pinned = self.dataset._reader(), self._pins()
         work = _transform.Work(self.transform, self.collate_fn) if self._has_work() else None
 
-        def stand_in() -> Any:
+        base, order = self._base_seed() if work is not None else 0, self.dataset._order
+
+        def seed_of(step: _native.Step, index: int) -> int:
+            return _transform.seed_of(base, order, *step.parts[0][:2], step.micro_batch(index)[0])
+
+        def here(batch: Any, micro: tuple[_native.Step, int]) -> Any:
+            if work is None:
+                return batch
+            with _transform.seeded(seed_of(*micro)):
+                return work(batch)
+
+        def stand_in(micro: tuple[_native.Step, int]) -> Any:
             # In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
             # nothing is not a number. One sample, of weight 0, takes the place.
             batch = self._last
             if batch is None:
-                batch = self.dataset[:1] if work is None else work(self.dataset[:1])
+                batch = here(self.dataset[:1], micro)
             return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
 
         def pin(batch: Any) -> Any:
@@ -310,17 +324,29 @@ class DataLoader:
 
         every = self._read(epoch, position)
         if self.transform_processes and work is not None:
-            batches = ((micro, batch_of(*micro)) for micro in every)
-            for micro, result in _transform.in_order(self._own_processes, batches):
-                yield micro, lambda: pin(stand_in() if result is None else result())
+
+            def task_of(micro: tuple[_native.Step, int]) -> tuple[int, Any] | None:
+                return None if (batch := batch_of(*micro)) is None else (seed_of(*micro), batch)
+
+            tasks = ((micro, task_of(micro)) for micro in every)
+            for micro, result in _transform.in_order(self._own_processes, tasks):
+                yield micro, lambda: pin(stand_in(micro) if result is None else result())
         else:
             for micro in every:
 
                 def make() -> Any:
                     batch = batch_of(*micro)
-                    return pin(stand_in() if batch is None else batch if work is None else work(batch))
+                    return pin(stand_in(micro) if batch is None else here(batch, micro))
 
                 yield micro, make
+
+    def _base_seed(self) -> int:
+        """What the seeds of batches follow from: PyTorch's seed, without a draw; else one that is drawn from ``random``, once."""
+        if (torch := sys.modules.get("torch")) is not None:
+            return torch.initial_seed()
+        if self._seed is None:
+            self._seed = random.getrandbits(64)
+        return self._seed
 
     def _has_work(self) -> bool:
         return self.transform is not None or self.collate_fn is not None

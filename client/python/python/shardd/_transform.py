@@ -1,18 +1,21 @@
-"""What users do to samples in Python: here, or in processes."""
+"""Changes of samples in Python: in this process, or in others."""
 
 from __future__ import annotations
 
 import os
 import pickle
+import random
 import signal
 import sys
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from hashlib import blake2b
 from multiprocessing import get_all_start_methods, get_context
 from typing import Any, TypeVar
 
@@ -48,6 +51,54 @@ def _default_collate() -> Callable[[list[Any]], Any]:
     return default_collate
 
 
+# --- random numbers ---------------------------------------------------------------------------------------------------------
+
+
+def seed_of(base: int, *place: Any) -> int:
+    """The seed of the batch at a place: of 64 bits, and nothing else decides it."""
+    text = "/".join(map(str, (base, *place)))
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Seeds the generators that transforms draw from, and restores them at the end: the training draws from the same ones."""
+    torch, numpy = sys.modules.get("torch"), _numpy_random()
+    of_random = random.getstate()
+    of_numpy = numpy.get_state() if numpy is not None else None
+    of_torch = torch.default_generator.get_state() if torch is not None else None
+    _seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(of_random)
+        if of_numpy is not None:
+            numpy.set_state(of_numpy)
+        if of_torch is not None:
+            torch.default_generator.set_state(of_torch)
+
+
+def _seed(seed: int) -> None:
+    random.seed(seed)
+    if (numpy := _numpy_random()) is not None:
+        numpy.seed([seed & 0xFFFF_FFFF, seed >> 32])
+    if (torch := sys.modules.get("torch")) is not None:
+        # Not `torch.manual_seed`, which seeds all devices, too.
+        torch.default_generator.manual_seed(seed)
+
+
+def _numpy_random() -> Any:
+    """NumPy's module of random numbers, if NumPy is in use: it is imported with the first draw, which would be too late."""
+    if "numpy" not in sys.modules:
+        return None
+    import numpy.random
+
+    return numpy.random
+
+
+# --- processes --------------------------------------------------------------------------------------------------------------
+
+
 class TransformDied(RuntimeError):
     """A process ended that was transforming samples."""
 
@@ -60,8 +111,8 @@ class Processes:
             pickle.dumps(work)
         except Exception as error:
             raise TypeError(
-                f"transform and collate_fn cannot be sent to processes ({error}): define them at the top level of a module, or say "
-                "transform_processes=0"
+                f"transform and collate_fn cannot be sent to processes ({error}): define them at the top level of a module, or "
+                "pass transform_processes=0"
             ) from error
         if (torch := sys.modules.get("torch")) is not None:
             import torch.multiprocessing  # says how tensors are sent
@@ -75,6 +126,7 @@ class Processes:
         self._executor = ProcessPoolExecutor(count, self._started, _start, (work,))
         self._owner = os.getpid()
         self._were_killed = False
+        self._have_worked = False
         self.ahead = _AHEAD * count
         _running.add(self)
 
@@ -82,17 +134,19 @@ class Processes:
         """Whether they are there, and are children of this process and not of one that this was forked from."""
         return not self._were_killed and self._owner == os.getpid()
 
-    def begin(self, batch: Any) -> Future[Any]:
-        """The result of a batch."""
+    def begin(self, task: tuple[int, Any]) -> Future[Any]:
+        """The result of a batch, whose seed comes first."""
         try:
-            return self._executor.submit(_run, batch)
+            return self._executor.submit(_run, *task)
         except BrokenProcessPool as error:
             raise self._died() from error
 
     def result(self, begun: Future[Any]) -> Any:
         """The result."""
         try:
-            return begun.result()
+            result = begun.result()
+            self._have_worked = True
+            return result
         except BrokenProcessPool as error:
             raise self._died() from error
 
@@ -107,7 +161,10 @@ class Processes:
         # When one dies, the others are asked to end.
         first = [end for end in ends if end[1] != -signal.SIGTERM] or ends
         self.kill()
-        return TransformDied("; ".join(_ended(pid, code) for pid, code in first) or "the processes of transform could not be started")
+        if not first:
+            return TransformDied("the processes of transform could not be started")
+        hint = "" if self._have_worked or all(code != 1 for _, code in first) else _NO_GUARD
+        return TransformDied("; ".join(_ended(pid, code) for pid, code in first) + hint)
 
     def kill(self) -> None:
         """Ends them, whatever they are doing."""
@@ -116,6 +173,10 @@ class Processes:
             self._executor.shutdown(wait=False, cancel_futures=True)
             for process in self._started.processes:
                 process.kill()
+
+
+# Each process imports the script first, and would train, too.
+_NO_GUARD = '; does the script train outside `if __name__ == "__main__":`?'
 
 
 def _ended(pid: int | None, code: int) -> str:
@@ -146,7 +207,7 @@ def in_order(
     processes: Callable[[], Processes], items: Iterator[tuple[T, Any]]
 ) -> Iterator[tuple[T, Callable[[], Any] | None]]:
     """For each item, in order, how to get the result of its batch, of which several are being worked on;
-    `None` if it has none.
+    `None` if it has none. A batch comes with its seed.
 
     ``processes`` gives the same ones, or others if those were ended meanwhile, and these do the rest.
     """
@@ -200,8 +261,9 @@ def _start(work: Work) -> None:
         torch.set_num_threads(1)
 
 
-def _run(batch: Any) -> Any:
+def _run(seed: int, batch: Any) -> Any:
     assert _work is not None
+    _seed(seed)
     return _work(batch)
 
 
