@@ -8,6 +8,20 @@ use shardd_api::problem::Kind;
 use shardd_client::loader::LoadError;
 use shardd_store::catalog::CatalogError;
 
+/// Flags of the command line that messages name, and what Python has in their place.
+const ARGUMENTS: &[(&str, &str)] = &[
+    ("--server", "servers=[...]"),
+    ("--partitions ", "partitions="),
+    ("--grain-rows ", "grain_rows="),
+    ("--grain-rows", "grain_rows"),
+    ("--block-slots ", "block_slots="),
+    ("--shard-size", "shard_size"),
+    ("--ca FILE", "ca=FILE"),
+    ("(--ca, SHARDD_CA)", "(ca, SHARDD_CA)"),
+    ("(--token-file, SHARDD_TOKEN_FILE)", "(SHARDD_TOKEN_FILE)"),
+    ("(--store-endpoint, ", "(storage_options={\"endpoint\": ...}, "),
+];
+
 /// The error and its sources, in one line.
 pub(crate) fn message(error: &dyn Error) -> String {
     let mut text = error.to_string();
@@ -19,7 +33,7 @@ pub(crate) fn message(error: &dyn Error) -> String {
         }
         source = error.source();
     }
-    text
+    ARGUMENTS.iter().fold(text, |text, (flag, argument)| text.replace(*flag, argument))
 }
 
 fn of_kind(kind: Kind, error: &dyn Error) -> PyErr {

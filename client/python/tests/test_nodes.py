@@ -98,3 +98,8 @@ def test_epochs_that_nodes_give_can_be_limited(servers):
     assert loaders[0].state_dict()["limit"] == 1000
     for own in loaders:
         own.close()
+
+
+def test_the_address_of_a_node_in_the_place_of_a_store_is_answered_with_the_argument_for_it(servers):
+    with pytest.raises(OSError, match=rf"If {servers[0]} is a node, pass it as servers=\['{servers[0]}'\]"):
+        shardd.StreamingDataset(servers[0])

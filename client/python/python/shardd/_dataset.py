@@ -16,6 +16,8 @@ from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
 if TYPE_CHECKING:
     from ._loader import DataLoader
 
+_WEB = ("http://", "https://")
+
 _FOREIGN = {
     "accelerate.data_loader": "Accelerate would shard the shares once more, and each rank would see 1/W of its part",
     "deepspeed.runtime.dataloader": "DeepSpeed would shard the shares once more",
@@ -100,15 +102,24 @@ class StreamingDataset:
             refuse_beside_streams(
                 remote=remote, dataset=dataset, split=split, servers=servers, run=run, token=token, ca=ca
             )
-            self._mixture = Mixture(streams, epoch_size, plan, storage_options, _name)
+            self._mixture = Mixture(streams, epoch_size, plan, storage_options, _find)
             self._of_mixture(self._mixture)
         elif epoch_size is not None:
             raise ValueError("epoch_size goes with streams that have proportions; without streams an epoch has every sample once")
         else:
-            self._where = dict(place=remote, servers=list(servers) if servers else None, token=token, ca=ca, **(storage_options or {}))
+            if (remote is None) == (not servers):
+                raise ValueError(
+                    "pass either the directory or URL of a store, or the addresses of nodes as servers=[...]"
+                )
+            addresses = _addresses(servers) if servers else None
+            self._where = dict(place=remote, servers=addresses, token=token, ca=ca, **(storage_options or {}))
             self._store = _native.Store(**self._where)
-            self._reference = _name(self._store, dataset, split)
-            self.name, self.version, self._samples = self._store.resolve(self._reference)
+            try:
+                self.name, self.version, self._samples = _find(self._store, dataset, split)
+            except OSError as error:
+                if remote is None or not remote.startswith(_WEB):
+                    raise
+                raise type(error)(f"{error}. If {remote} is a node, pass it as servers=[{remote!r}]") from None
             self._stored = self._samples
             self.plan, self.partitions = self._store.make_plan(self.version, **plan)
             self._schema = {column["name"]: column for column in self._store.columns(self.version)}
@@ -337,18 +348,52 @@ class StreamingDataset:
         return self.plan if self.shuffle else f"stored-{self.version}"
 
 
-def _name(store: _native.Store, dataset: str | None, split: str | None) -> str:
+def _addresses(servers: str | Sequence[str]) -> list[str]:
+    found = servers.split(",") if isinstance(servers, str) else list(servers)
+    for address in found:
+        if not address.startswith(_WEB):
+            raise ValueError(f"servers has {address!r}, which is not the address of a node: write it as 'http://10.77.0.1:7700'")
+    return found
+
+
+def _find(store: _native.Store, dataset: str | None, split: str | None) -> tuple[str, str, int]:
+    """The name of a dataset, the version of the reference, and how many samples it has."""
+    reference = _reference(store, dataset, split)
+    try:
+        return store.resolve(reference)
+    except FileNotFoundError:
+        name = reference.partition("@")[0]
+        names = _names(store)
+        if name in names:
+            raise  # about the tag or version
+        raise FileNotFoundError(f"there is no dataset {name}; {_there_are(names)}") from None
+
+
+def _reference(store: _native.Store, dataset: str | None, split: str | None) -> str:
     if dataset is None:
-        names = [name for name, _, _ in store.datasets()]
-        if split is not None:
-            names = [name.removesuffix(f"-{split}") for name in names if name.endswith(f"-{split}")]
-        if len(names) != 1:
-            raise ValueError(f"name the dataset, one of: {', '.join(names) or 'none'}")
-        dataset = names[0]
+        names = _names(store)
+        found = names if split is None else [name for name in names if name.endswith(f"-{split}")]
+        if not found:
+            missing = "there is no dataset" if split is None else f"no dataset ends in -{split}"
+            raise ValueError(f"{missing}; {_there_are(names)}")
+        if len(found) > 1:
+            proposed = [name.removesuffix(f"-{split}") for name in found]
+            raise ValueError(f"name the dataset, one of: {', '.join(proposed)}")
+        return found[0]
     if split is None:
         return dataset
     name, at, tag = dataset.partition("@")
     return f"{name}-{split}{at}{tag}"
+
+
+def _names(store: _native.Store) -> list[str]:
+    return sorted(name for name, _, _ in store.datasets())
+
+
+def _there_are(names: list[str]) -> str:
+    if not names:
+        return "the store is empty: fill it with shardctl ingest, or shardd.from_torch"
+    return f"there are {', '.join(names)}" if len(names) > 1 else f"there is {names[0]}"
 
 
 def _samples(loader: DataLoader) -> Iterator[dict[str, Any]]:

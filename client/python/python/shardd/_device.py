@@ -91,6 +91,8 @@ def to_device(loader: DataLoader, device: Any) -> ToDevice | DataLoader:
     import torch
 
     device = torch.device(device)
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise RuntimeError("no CUDA device is available; leave shardd.to_device out")
     return loader if device.type == "cpu" else ToDevice(loader, device)
 
 

@@ -108,12 +108,12 @@ def _write(path: str, rows: Iterable[Mapping[str, Any]], classes: Mapping[str, S
             writer = _native.Rows(path, columns)
             waiting = {key: [] for key in kinds}
         if values.keys() != kinds.keys():
-            raise ValueError(f"row {total} has the columns {', '.join(values)}, and those before {', '.join(kinds)}")
+            raise ValueError(f"row {total} has the columns {', '.join(values)}, and the rows before {', '.join(kinds)}")
         for key, (kind, shape, value) in values.items():
             if (kind, shape) != kinds[key]:
                 raise ValueError(
-                    f"row {total}, column {key!r}: {_shown(kind, shape)} where those before have {_shown(*kinds[key])}; make them "
-                    "alike, or keep them as bytes"
+                    f"row {total}, column {key!r}: {_shown(kind, shape, np)}, and the rows before have {_shown(*kinds[key], np)}; give "
+                    "all rows one type and shape, or keep the values as bytes"
                 )
             waiting[key].append(value)
             size += len(value)
@@ -140,7 +140,7 @@ def _value(value: Any, where: str, np: Any) -> tuple[str, tuple[int, ...] | None
         array = np.asarray(value)
     except ValueError as error:
         raise ValueError(f"{where}: {type(value).__name__} cannot be kept: {error}") from None
-    if array.dtype.kind not in "biuf":
+    if array.dtype.kind not in "biuf" or array.dtype.itemsize > 8:
         raise ValueError(
             f"{where}: {type(value).__name__} of {array.dtype} cannot be kept: give numbers, arrays, bytes or text"
         )
@@ -149,6 +149,7 @@ def _value(value: Any, where: str, np: Any) -> tuple[str, tuple[int, ...] | None
     return kind, array.shape if np.ndim(value) else None, array.tobytes()
 
 
-def _shown(kind: str, shape: tuple[int, ...] | None) -> str:
-    kind = kind.lstrip("<|")
+def _shown(kind: str, shape: tuple[int, ...] | None, np: Any) -> str:
+    if kind not in ("bytes", "text"):
+        kind = np.dtype(kind).name
     return kind if shape is None else f"{kind} of shape {tuple(shape)}"

@@ -17,6 +17,20 @@ from ._state import State, StateMismatch
 
 LAST_BATCH = ("short", "drop", "wrap", "carry")
 
+# Arguments of PyTorch's DataLoader that this one has no use for, and what to do instead.
+_FOREIGN = {
+    "shuffle": "shuffle belongs to StreamingDataset, which shuffles unless you pass shuffle=False there",
+    "sampler": "leave sampler out: the dataset's plan gives the order, and the loader finds its rank by itself",
+    "batch_sampler": "pass batch_size instead of batch_sampler: the dataset's plan gives the order",
+    "worker_init_fn": "leave worker_init_fn out: workers are threads, and each micro-batch of transform has a random seed of its own",
+    "persistent_workers": "leave persistent_workers out: threads and processes stay until close()",
+    "multiprocessing_context": "leave multiprocessing_context out: workers are threads; for Python code pass transform_processes",
+    "generator": "pass shuffle_seed to StreamingDataset instead of generator, and call torch.manual_seed for transforms",
+    "timeout": "leave timeout out: an error ends the wait for a batch",
+    "pin_memory_device": "leave pin_memory_device out, and pass the device to shardd.to_device",
+    "in_order": "leave in_order out: batches have the order of the plan",
+}
+
 
 class DataLoader:
     """Gives a rank its micro-batches as dicts of tensors, in the order of the dataset's plan.
@@ -65,7 +79,16 @@ class DataLoader:
         virtual_ranks: int | None = None,
         check_ranks: bool = True,
         _turn: tuple[int, int] = (0, 1),
+        **foreign: Any,
     ) -> None:
+        for name in foreign:
+            remedy = _FOREIGN.get(name, "see help(shardd.DataLoader) for its arguments")
+            raise TypeError(f"shardd.DataLoader has no argument {name!r}: {remedy}")
+        if not isinstance(dataset, StreamingDataset):
+            raise TypeError(
+                f"shardd.DataLoader reads a shardd.StreamingDataset, and this is a {type(dataset).__name__}: fill a store with "
+                "shardd.from_torch first (shardd.from_hf for a datasets.Dataset), and open it"
+            )
         if batch_size is None and global_batch_size is None:
             batch_size = dataset.batch_size
         if (batch_size is None) == (global_batch_size is None):

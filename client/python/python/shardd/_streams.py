@@ -89,7 +89,7 @@ class Mixture:
         epoch_size: int | None,
         plan: Mapping[str, Any],
         storage_options: Mapping[str, Any] | None,
-        name_of: Callable[[_native.Store, str | None, str | None], str],
+        find: Callable[[_native.Store, str | None, str | None], tuple[str, str, int]],
     ) -> None:
         self._epoch_size, self._plan = epoch_size, dict(plan)
         self.sources: list[_Source] = []
@@ -100,7 +100,7 @@ class Mixture:
             options = stream.storage_options if stream.storage_options is not None else storage_options
             where = dict(place=stream.remote, **(options or {}))
             store = _native.Store(**where)
-            name, version, samples = store.resolve(name_of(store, stream.dataset, stream.split))
+            name, version, samples = find(store, stream.dataset, stream.split)
             self.sources.append(_Source(where, name, version, samples, stream.kind, stream.amount))
             stores.append(store)
         self._mix(stores)

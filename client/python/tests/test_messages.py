@@ -1,0 +1,87 @@
+"""What a script of PyTorch's that is moved here meets first: each error names the way out."""
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+import shardd
+from helpers import loader, rows
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory) -> str:
+    """A store with a training and a test set."""
+    directory = str(tmp_path_factory.mktemp("two") / "pictures")
+    for name in ("pictures-train", "pictures-test"):
+        shardd.from_iter(rows(50), directory, name=name)
+    return directory
+
+
+@pytest.mark.parametrize(
+    "how, error, message",
+    [
+        ({"split": "val"}, ValueError, "no dataset ends in -val; there are pictures-test, pictures-train"),
+        ({"dataset": "pictures"}, FileNotFoundError, "there is no dataset pictures; there are pictures-test, pictures-train"),
+        ({"dataset": "pictures", "split": "val"}, FileNotFoundError, "there is no dataset pictures-val; there are pictures-test, "),
+        ({"dataset": "pictures-test@best"}, FileNotFoundError, "there is no tag best of pictures-test"),
+        ({}, ValueError, "name the dataset, one of: pictures-test, pictures-train"),
+    ],
+)
+def test_a_dataset_that_is_missing_is_named_with_those_there_are(two, how, error, message):
+    with pytest.raises(error, match=message):
+        shardd.StreamingDataset(two, **how)
+
+
+def test_streams_name_datasets_in_the_same_way(two):
+    with pytest.raises(FileNotFoundError, match="there is no dataset cats; there are pictures-test, pictures-train"):
+        shardd.StreamingDataset(streams=[shardd.Stream(two, dataset="cats")])
+
+
+@pytest.mark.parametrize(
+    "name, value, remedy",
+    [
+        ("shuffle", True, "shuffle belongs to StreamingDataset"),
+        ("sampler", None, "leave sampler out"),
+        ("batch_sampler", None, "pass batch_size"),
+        ("worker_init_fn", print, "leave worker_init_fn out"),
+        ("persistent_workers", True, "leave persistent_workers out"),
+        ("generator", None, "pass shuffle_seed to StreamingDataset"),
+        ("timeout", 3, "leave timeout out"),
+        ("batchsize", 3, r"see help\(shardd.DataLoader\)"),
+    ],
+)
+def test_an_argument_of_another_loader_is_refused_with_the_remedy(dataset, name, value, remedy):
+    with pytest.raises(TypeError, match=f"shardd.DataLoader has no argument '{name}': {remedy}"):
+        shardd.DataLoader(dataset, batch_size=4, **{name: value})
+
+
+def test_a_dataset_of_pytorch_is_to_be_put_into_a_store_first(dataset):
+    with pytest.raises(TypeError, match="this is a TensorDataset: fill a store with shardd.from_torch first"):
+        shardd.DataLoader(TensorDataset(torch.zeros(3)), batch_size=4)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="skipped: there is a GPU")
+def test_a_device_that_is_missing_is_named(store):
+    with pytest.raises(RuntimeError, match="no CUDA device is available; leave shardd.to_device out"):
+        shardd.to_device(loader(store), "cuda")
+
+
+def test_addresses_of_nodes_are_servers():
+    with pytest.raises(OSError, match=r"If http://127.0.0.1:9 is a node, pass it as servers=\['http://127.0.0.1:9'\]"):
+        shardd.StreamingDataset("http://127.0.0.1:9")
+    with pytest.raises(ValueError, match="'127.0.0.1:9', which is not the address of a node: write it as 'http://"):
+        shardd.StreamingDataset(servers=["127.0.0.1:9"])
+    with pytest.raises(ValueError, match=r"pass either the directory or URL of a store, or the addresses of nodes as servers=\[...\]"):
+        shardd.StreamingDataset()
+
+
+def test_errors_name_arguments_and_no_flags(store):
+    with pytest.raises(OSError, match=r"no shardd answers at http://127.0.0.1:9/.* name another with servers=\[...\]"):
+        shardd.StreamingDataset(servers="http://127.0.0.1:9")
+    with pytest.raises(ValueError, match="use partitions=1003"):
+        shardd.StreamingDataset(store, partitions=5000)
+
+
+def test_types_of_rows_have_the_names_that_numpy_gives_them(tmp_path):
+    with pytest.raises(ValueError, match="row 1, column 'a': float64, and the rows before have int64"):
+        shardd.from_iter([{"a": 1}, {"a": 1.5}], str(tmp_path / "store"), name="mixed")
