@@ -183,10 +183,26 @@ def test_a_global_batch_is_cut_alike_for_any_number_of_ranks(store):
         list(shardd.DataLoader(shardd.StreamingDataset(store, partitions=48, rank=0, world_size=2), global_batch_size=8))
 
 
-def test_ranks_that_get_unequally_many_micro_batches_are_warned_and_told_the_way_out(store):
+def test_ranks_that_would_have_unequally_many_batches_are_refused_with_the_way_out(store):
+    """In a loop that steps after each batch, a rank would wait for others that have no batch left."""
+    dataset = shardd.StreamingDataset(store, partitions=16, rank=0, world_size=3)
+    own = shardd.DataLoader(dataset, batch_size=10)
+    for use in (iter, len, shardd.DataLoader.state_dict):
+        with pytest.raises(ValueError, match="3 ranks cannot share 16 partitions equally.*pass partitions=48 to StreamingDataset"):
+            use(own)
+    with pytest.raises(ValueError, match="2 ranks cannot share 1 partitions equally.*pass partitions=2"):
+        len(shardd.DataLoader(shardd.StreamingDataset(store, partitions=1, rank=0, world_size=2), 10))
+    with pytest.raises(ValueError, match="3 ranks cannot share 16 partitions equally.*pass partitions=48 to Sampler"):
+        shardd.Sampler(1000, 3, 0, partitions=16)
+    ranks = [shardd.DataLoader(shardd.StreamingDataset(store, partitions=48, rank=rank, world_size=3), 10) for rank in range(3)]
+    assert len({len(list(rank)) for rank in ranks}) == 1
+
+
+def test_given_virtual_ranks_that_ranks_share_unequally_are_a_warning(store):
     dataset = shardd.StreamingDataset(store, partitions=8, rank=0, world_size=3)
-    with pytest.warns(UserWarning, match="4 virtual ranks for 3 ranks.*is_last_micro.*partitions"):
-        next(iter(shardd.DataLoader(dataset, batch_size=10)))
+    for how in ({"batch_size": 10, "virtual_ranks": 4}, {"global_batch_size": 64}):
+        with pytest.warns(UserWarning, match="[48] virtual ranks for 3 ranks.*is_last_micro.*multiples of the number of ranks"):
+            next(iter(shardd.DataLoader(dataset, **how)))
 
 
 def test_peers_of_one_replica_get_the_same_batches(store):

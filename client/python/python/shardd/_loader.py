@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _device, _formats, _native, _stats, _transform
 from ._dataset import StreamingDataset
-from ._ranks import Ranks
+from ._ranks import Ranks, refuse_unequal
 from ._state import State, StateMismatch
 
 LAST_BATCH = ("short", "drop", "wrap", "carry")
@@ -159,11 +159,16 @@ class DataLoader:
     @property
     def virtual_ranks(self) -> int:
         """V: into how many micro-batches every step is cut."""
-        if self._virtual_ranks is not None:
-            return self._virtual_ranks
+        return self._virtual_ranks if self._virtual_ranks is not None else self._own_choice()
+
+    def _own_choice(self) -> int:
+        """V, if neither the user nor a state gives it."""
         world = self.ranks.world
         if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
-            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world, self._global_batch_size)
+            virtual = self.dataset._default_virtual_ranks(world, self._global_batch_size)
+            if self._global_batch_size is None:
+                refuse_unequal(world, virtual, self.dataset.partitions, self.dataset.num_samples, "StreamingDataset")
+            self._default_virtual_ranks = world, virtual
         return self._default_virtual_ranks[1]
 
     @property
@@ -261,8 +266,8 @@ class DataLoader:
         ranks, virtual = self.ranks, self.virtual_ranks
         if virtual % ranks.world:
             warnings.warn(
-                f"{virtual} virtual ranks for {ranks.world} ranks: some have more micro-batches in a step than others. Reduce gradients "
-                "once in a step, when is_last_micro says so, or give the dataset a number of partitions that the world divides",
+                f"{virtual} virtual ranks for {ranks.world} ranks: some ranks have more micro-batches in a step than others. Reduce "
+                "gradients once in a step, when is_last_micro is true, or use virtual_ranks and partitions that are multiples of the number of ranks",
                 stacklevel=2,
             )
         self._compare_ranks()

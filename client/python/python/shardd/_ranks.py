@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from . import _native
+
+# The largest common multiple of partitions and ranks that is proposed as a number of partitions.
+_MANY = 1024
 
 # What the dimensions of a mesh are called that all read different samples.
 _DATA_PARALLEL = {"dp", "ddp", "fsdp", "data", "batch", "dp_replicate", "dp_shard", "replicate", "shard"}
@@ -45,6 +49,20 @@ class Ranks:
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+
+def refuse_unequal(world: int, virtual: int, partitions: int, samples: int, where: str) -> None:
+    """Refuses virtual ranks that ``world`` ranks cannot share equally, and names partitions that they can."""
+    if virtual % world == 0:
+        return
+    fitting = math.lcm(partitions, world)
+    if fitting > min(samples, _MANY):
+        fitting = -(-partitions // world) * world
+    raise ValueError(
+        f"{world} ranks cannot share {partitions} partitions equally, and some would have more batches than others: pass "
+        f"partitions={fitting} to {where}, or another multiple of the number of ranks. If your loop makes one step for several "
+        "micro-batches, you can pass virtual_ranks or global_batch_size in place of that"
+    )
 
 
 def place_in(mesh: Any) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any
 
 from . import _native
-from ._ranks import Ranks, place_in
+from ._ranks import Ranks, place_in, refuse_unequal
 from ._state import State, StateMismatch
 
 
@@ -43,6 +43,8 @@ class Sampler:
         self._given_ranks = (rank, num_replicas, replication, place_in(mesh))
         ranks = self.ranks
         self.virtual_ranks = virtual_ranks or self._order.default_virtual_ranks(ranks.world)
+        if not virtual_ranks:
+            refuse_unequal(ranks.world, self.virtual_ranks, self._order.partitions, self.num_samples, "Sampler")
         self._order.check_ranks(ranks.world, self.virtual_ranks)
         self.batch_size = batch_size
         self.drop_last = drop_last
