@@ -43,7 +43,7 @@ def test_a_state_between_micro_batches_says_that_its_step_comes_again(store):
         given.append(batch["id"].tolist())
         if len(given) == 3:
             break
-    with pytest.warns(UserWarning, match="3 of 6 micro-batches .* epoch 0 position 0, and 384 samples that this rank was given come again"):
+    with pytest.warns(UserWarning, match="3 of 6 micro-batches .* epoch 0 position 0, and repeats 384 samples of this rank"):
         state = own.state_dict()
     assert (state["epoch"], state["position"], state["unfinished_step"]) == (0, 0, [3, 6])
     restored = loader(store, batch_size=128)
@@ -109,6 +109,39 @@ def test_asking_a_loader_for_its_length_first_does_not_change_how_it_goes_on(sto
         own.load_state_dict(before.state_dict())
     assert plain.virtual_ranks == asked.virtual_ranks == 8
     assert ids(plain) == ids(asked)
+
+
+def test_a_state_that_changes_the_steps_of_a_loader_is_taken_with_a_warning(store):
+    two, one = loader(store, 0, 2), loader(store)
+    with pytest.warns(UserWarning, match="the state is of 2 virtual ranks, and without it .* have 1. It keeps 2: .* 32 samples, and 2 micro-batches.*is_last_micro"):
+        one.load_state_dict(two.state_dict())
+    assert one.virtual_ranks == 2
+    with pytest.warns(UserWarning, match="the state is of 1 virtual ranks, too few for 2 ranks.* has 2, .* now has 32 samples"):
+        loader(store, 0, 2).load_state_dict(loader(store).state_dict())
+    wide = loader(store, batch_size=None, global_batch_size=128)
+    with pytest.warns(UserWarning, match="the state is of 1 virtual ranks, and without it .* have 8. It keeps 1: .* 128 samples, and 1 micro-batches.*virtual_ranks=8"):
+        wide.load_state_dict(loader(store).state_dict())
+    # The next state counts, and not the one before it.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        one.load_state_dict(loader(store).state_dict())
+        assert one.virtual_ranks == 1
+        loader(store, virtual_ranks=1).load_state_dict(two.state_dict())
+        loader(store, 1, 2).load_state_dict(two.state_dict())
+        same = loader(store, 0, 2, batch_size=None, global_batch_size=128)
+        same.load_state_dict(loader(store, batch_size=None, global_batch_size=128).state_dict())
+    assert len(one) == len(list(one))
+
+
+def test_the_length_is_that_of_a_whole_epoch_and_steps_count_from_its_beginning(store):
+    own = loader(store)
+    for _ in itertools.islice(own, 7):
+        pass
+    restored = loader(store)
+    restored.load_state_dict(own.state_dict())
+    assert len(restored) == len(loader(store))
+    steps = [restored.step for _ in restored]
+    assert steps == list(range(7, len(restored)))
 
 
 def part(store: str, world: int, virtual_ranks: int, state, steps: int | None):
@@ -181,7 +214,7 @@ def test_a_state_of_another_plan_is_refused_by_name_unless_forced(store):
 @pytest.mark.parametrize(
     "damage, message",
     [
-        ({"shardd": 2}, "format 2, this release reads 1; upgrade"),
+        ({"shardd": 2}, "format 2, and this release reads 1; upgrade"),
         ({"shardd": None}, "format None"),
         ({"epoch": -1}, "damaged"),
         ({"position": "x"}, "damaged"),
@@ -194,7 +227,7 @@ def test_a_damaged_state_is_refused_and_nothing_is_changed(store, damage, messag
     own = loader(store)
     with pytest.raises(shardd.StateMismatch, match=message):
         own.load_state_dict({**own.state_dict(), **damage})
-    with pytest.raises(shardd.StateMismatch, match="no state of a shardd loader"):
+    with pytest.raises(shardd.StateMismatch, match="not the state of a shardd loader"):
         own.load_state_dict({"epoch": 1})
     assert sorted(ids(own)) == EVERY
 

@@ -121,6 +121,7 @@ class DataLoader:
         self._ahead = prefetch_factor * self._threads
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
         # For a world, by default.
+        self._are_given = self._virtual_ranks is not None
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
@@ -241,14 +242,38 @@ class DataLoader:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
             raise StateMismatch(f"the state is of worker {read.worker[0]} of {read.worker[1]} of another loader; load it there")
-        if self._virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
-            self._virtual_ranks = read.virtual_ranks
+        if not self._are_given:
+            self._take_virtual_ranks(read.virtual_ranks)
         self.close()
         # A dataset may say that it is at the end of an epoch.
         is_over = read.position == self.dataset.num_samples
         self._begin_at(*((read.epoch + 1, 0) if is_over else (read.epoch, read.position)))
 
     def _begin_at(self, epoch: int, position: int) -> None:
+    def _take_virtual_ranks(self, saved: int) -> None:
+        """Takes those of a state, and warns if the training has other steps than a loader without the state would have."""
+        world = self.ranks.world
+        if saved < world:
+            self._virtual_ranks, own = None, self._own_choice()
+            warnings.warn(
+                f"the state is of {saved} virtual ranks, too few for {world} ranks. This loader has {own}, so steps differ from those before "
+                f"the state: a step now has {self.global_batch_size} samples",
+                stacklevel=3,
+            )
+            return
+        try:
+            own = self._own_choice()
+        except ValueError:
+            own = saved  # an iteration warns
+        self._virtual_ranks = saved
+        if own != saved:
+            warnings.warn(
+                f"the state is of {saved} virtual ranks, and without it this loader would have {own}. It keeps {saved}: a step has "
+                f"{self.global_batch_size} samples, and {self._own_virtual_ranks()} micro-batches on this rank. Step when is_last_micro "
+                f"is true, or pass virtual_ranks={own}",
+                stacklevel=3,
+            )
+
         self._cursor, self._inside = (epoch, position), False
         self._unfinished = None
 

@@ -57,10 +57,9 @@ class State:
         if self.unfinished_step is not None:
             done, of = self.unfinished_step
             warnings.warn(
-                f"the state is taken after {done} of {of} micro-batches of a step: reading continues at the start "
-                f"of the step, epoch {self.epoch} position {self.position}, and {self.given_again} samples that "
-                "this rank was given come again. Take it when "
-                "is_last_micro is true, and nothing does",
+                f"the state is taken after {done} of {of} micro-batches of a step: reading continues at the start of the step, epoch "
+                f"{self.epoch} position {self.position}, and repeats {self.given_again} samples of this rank. Take states when "
+                "is_last_micro is true",
                 stacklevel=3,
             )
 
