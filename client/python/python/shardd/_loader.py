@@ -119,9 +119,10 @@ class DataLoader:
         self._last_batch = last_batch
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
+        # From the user, or else from a state.
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
-        # For a world, by default.
         self._are_given = self._virtual_ranks is not None
+        # For a world, by default.
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
         self._turn = _turn
@@ -249,7 +250,6 @@ class DataLoader:
         is_over = read.position == self.dataset.num_samples
         self._begin_at(*((read.epoch + 1, 0) if is_over else (read.epoch, read.position)))
 
-    def _begin_at(self, epoch: int, position: int) -> None:
     def _take_virtual_ranks(self, saved: int) -> None:
         """Takes those of a state, and warns if the training has other steps than a loader without the state would have."""
         world = self.ranks.world
@@ -274,6 +274,7 @@ class DataLoader:
                 stacklevel=3,
             )
 
+    def _begin_at(self, epoch: int, position: int) -> None:
         self._cursor, self._inside = (epoch, position), False
         self._unfinished = None
 
@@ -302,8 +303,8 @@ class DataLoader:
     def _check_latest(self, iteration: int) -> None:
         if iteration != self._iteration:
             raise RuntimeError(
-                "another loop over this DataLoader has begun since this one, and moved it to another place in the plan; for loops side by "
-                "side make a DataLoader each, of the same dataset"
+                "another loop over this DataLoader has begun, and moved it to another place in the plan; for concurrent loops, make a "
+                "DataLoader each from one dataset"
             )
 
     def _epoch_from(self, epoch: int, position: int, iteration: int) -> Iterator[Any]:

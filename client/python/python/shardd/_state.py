@@ -67,9 +67,9 @@ class State:
     def of(cls, state: Mapping[str, Any]) -> State:
         """Reads what :meth:`as_dict` gave, of this release or an earlier one."""
         if not isinstance(state, Mapping) or "shardd" not in state:
-            raise StateMismatch("this is no state of a shardd loader; save loader.state_dict() and load that")
+            raise StateMismatch("this is not the state of a shardd loader; save loader.state_dict() and load that")
         if state["shardd"] != FORMAT:
-            raise StateMismatch(f"the state has format {state['shardd']!r}, this release reads {FORMAT}; upgrade shardd")
+            raise StateMismatch(f"the state has format {state['shardd']!r}, and this release reads {FORMAT}; upgrade shardd")
         worker = state.get("worker")
         try:
             read = cls(
@@ -92,13 +92,13 @@ class State:
         if self.plan != plan:
             raise StateMismatch(
                 f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: another version of the data, seed, "
-                "q or number of partitions, or other streams or shares of them. Open the data of the state, or pass "
-                "force=True to continue at its epoch and position all the same"
+                "q or number of partitions, or other streams or shares of them. Open the data of the state, or pass force=True to use its "
+                "epoch and position anyway"
             )
         if self.limit != limit:
             raise StateMismatch(
-                f"the state was saved with limit={self.limit}, and {what} has limit={limit}: epochs would end elsewhere. Give the limit "
-                "that the state was saved with, or pass force=True to continue at its epoch and position all the same"
+                f"the state was saved with limit={self.limit}, and {what} has limit={limit}: epochs would end elsewhere. Pass the limit of "
+                "the state, or force=True to use its epoch and position anyway"
             )
 
 

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
 
 ADVICE = {
-    "network": "it waits for what the store or nodes send: keep shards on this machine (local, cache_limit), read further ahead "
-    "(prefetch_factor), or start nodes near it",
-    "disk": "it waits for files of this machine: a faster disk or more memory for them helps, and of small rows that the memory does not "
-    "hold an order in blocks (grain_rows, block_slots); further read-ahead (prefetch_factor) evens out a disk that is slow now and then",
-    "decode": "it waits for batches to be gathered: give it more threads (num_workers)",
-    "python": "it waits for transform and collate_fn: give them processes (transform_processes), or do it once, at ingest",
-    "nothing": "batches lie ready before they are asked for: what takes the time is done with them",
+    "network": "The loop waits for the store or the nodes. Keep shards on this machine (local, cache_limit), read further ahead "
+    "(prefetch_factor), or start nodes nearby.",
+    "disk": "The loop waits for files of this machine. Use a faster disk, or more memory. For small rows that exceed the memory, order them "
+    "in blocks (grain_rows, block_slots). If the disk is slow only now and then, read further ahead (prefetch_factor).",
+    "decode": "The loop waits for threads that gather batches. Use more threads (num_workers).",
+    "python": "The loop waits for transform and collate_fn. Use processes (transform_processes), or do the work once, at ingest.",
+    "nothing": "Batches are ready in time. Your own code takes the time.",
 }
 
 # Who waits for less than this part of the time waits for nothing worth a change.
