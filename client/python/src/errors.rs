@@ -8,7 +8,7 @@ use shardd_api::problem::Kind;
 use shardd_client::loader::LoadError;
 use shardd_store::catalog::CatalogError;
 
-/// Flags of the command line that messages name, and what Python has in their place.
+/// Flags and settings that messages name, and the arguments of Python in their place.
 const ARGUMENTS: &[(&str, &str)] = &[
     ("--server", "servers=[...]"),
     ("--partitions ", "partitions="),
@@ -17,6 +17,7 @@ const ARGUMENTS: &[(&str, &str)] = &[
     ("--block-slots ", "block_slots="),
     ("--shard-size", "shard_size"),
     ("--ca FILE", "ca=FILE"),
+    ("cache_dir or SHARDD_CACHE_DIR", "local or SHARDD_CACHE_DIR"),
     ("(--ca, SHARDD_CA)", "(ca, SHARDD_CA)"),
     ("(--token-file, SHARDD_TOKEN_FILE)", "(SHARDD_TOKEN_FILE)"),
     ("(--store-endpoint, ", "(storage_options={\"endpoint\": ...}, "),

@@ -243,7 +243,7 @@ def test_classes_are_told_if_all_streams_have_the_same(stores):
         ({"books": {"repeat": 1, "choose": 3}}, {}, "has repeat=1 and choose=3: give one of proportion, repeat and choose"),
         ({}, {}, "a mixture needs at least one source"),
         ({"books": {}, "pictures": {}}, {}, r"stream 1 \(pictures\) has no column \"label\", which is in stream 0 \(books\): .* ingest"),
-        ({"books": {}}, {"remote": "somewhere"}, "remote and streams are both given: say it of each Stream, or leave streams out"),
+        ({"books": {}}, {"remote": "somewhere"}, "remote and streams are both given: pass remote to each Stream, or leave streams out"),
         ({"books": {}}, {"servers": ["http://n"]}, "nodes work on one plan a run, so streams are read from their stores"),
         ({"books": {}}, {"columns": ["nothing"]}, "no column 'nothing'; there are id, label"),
     ],
@@ -254,11 +254,11 @@ def test_what_makes_no_mixture_is_refused_with_the_way_out(stores, shares, how, 
 
 
 def test_a_stream_needs_a_place_and_an_epoch_size_needs_streams(stores):
-    with pytest.raises(ValueError, match="say in which directory or store"):
+    with pytest.raises(ValueError, match="pass the directory or URL of the stream's store"):
         shardd.Stream(proportion=1)
     with pytest.raises(TypeError, match="streams are a list of shardd.Stream, and 'one' is a str"):
         shardd.StreamingDataset(streams=["one"])
-    with pytest.raises(ValueError, match="epoch_size goes with streams"):
+    with pytest.raises(ValueError, match="epoch_size is for streams"):
         shardd.StreamingDataset(stores["maths"], dataset="maths", epoch_size=9)
 
 

@@ -2,9 +2,9 @@
 
 A dataset lies in a directory or a bucket (``shardctl ingest``, or :func:`from_iter` and its like), or on nodes
 (``shardd serve``). A plan fixes the order of every epoch; a pure function of it assigns samples to ranks, so
-training continues at the very sample with any number of ranks.
+training resumes at the exact sample with any number of ranks.
 
-Nothing is started when this is imported or when a dataset or loader is made: threads begin with the first batch.
+Importing the package, or making a dataset or loader, starts no thread: threads begin with the first batch.
 """
 
 from ._dataset import StreamingDataset

@@ -28,25 +28,25 @@ _FOREIGN = {
 class StreamingDataset:
     """A version of a dataset, read in the order of a plan.
 
-    ``remote`` is a directory or the URL of a store (``s3://bucket/folder``, ``gs://``, ``az://``, ``https://``); or give the
-    HTTP addresses of nodes as ``servers``. ``dataset`` names one of its datasets (``NAME``, ``NAME@TAG``), and may be left
-    out if there is only one; ``split`` reads ``NAME-SPLIT``.
+    ``remote`` is a directory or the URL of a store (``s3://bucket/folder``, ``gs://``, ``az://``, ``https://``). For nodes, pass
+    their HTTP addresses as ``servers`` instead. ``dataset`` names one of the datasets (``NAME``, ``NAME@TAG``). You can leave it
+    out if there is only one. ``split`` reads ``NAME-SPLIT``.
 
-    Ranks that read the same, as tensor- and pipeline-parallel peers do, are given by ``replication``, if they
-    follow each other, or by ``mesh``: the index along the data-parallel dimension and its size, or that part
-    of a ``DeviceMesh`` of PyTorch's.
+    Tensor- and pipeline-parallel peers read the same samples. If these ranks are consecutive, pass their number as
+    ``replication``. Otherwise pass ``mesh``: the index along the data-parallel dimension and its size, or that part of a
+    ``DeviceMesh`` of PyTorch's.
 
-    ``q`` is the share of samples that partitions exchange after each epoch, or a list of shares for the first epochs, of
-    which the last one holds on. ``partitions`` and ``shuffle_seed`` belong to the plan: another value is another order.
-    ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch after
-    this number of samples of its order, however many ranks share them: for a quick try.
+    ``q`` is the share of samples that partitions exchange after each epoch; 1.0 is a global shuffle. A list has the shares of
+    the first epochs, and its last item holds for all others. ``partitions`` and ``shuffle_seed`` belong to the plan: another
+    value is another order. ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch
+    after this number of samples of its order, the same for any number of ranks: for a quick try.
 
-    ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. An epoch has ``epoch_size``
-    samples if the streams have proportions. Each stream has a plan of its own, made in the same way.
+    ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. If the streams have
+    proportions, an epoch has ``epoch_size`` samples. Each stream has a plan of its own, made in the same way.
 
-    Iterating gives micro-batches if there is a ``batch_size``, and samples otherwise; :class:`shardd.DataLoader` reads
-    ahead, and is what training wants. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each worker reads its
-    own share of the batches.
+    For training, use :class:`shardd.DataLoader`, which reads ahead. Iterating over the dataset itself yields micro-batches if
+    it has a ``batch_size``, and single samples otherwise. Inside a ``torch.utils.data.DataLoader`` (``batch_size=None``) each
+    worker reads its own share of the batches.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class StreamingDataset:
             self._mixture = Mixture(streams, epoch_size, plan, storage_options, _find)
             self._of_mixture(self._mixture)
         elif epoch_size is not None:
-            raise ValueError("epoch_size goes with streams that have proportions; without streams an epoch has every sample once")
+            raise ValueError("epoch_size is for streams that have proportions; without streams, an epoch has every sample once")
         else:
             if (remote is None) == (not servers):
                 raise ValueError(
@@ -171,7 +171,7 @@ class StreamingDataset:
         """The names of the classes, if the dataset was made of folders of them; of streams, if these have the same."""
         found = self._mixture.classes() if self._mixture is not None else classes_of(list(self._schema.values()))
         if found is None:
-            raise AttributeError("nothing is noted of this dataset's classes")
+            raise AttributeError("this dataset has no names of classes; pass classes={column: names} when you make it")
         return found
 
     @property
@@ -200,8 +200,8 @@ class StreamingDataset:
         )
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
-        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. Those of
-        several streams count on from one to the next, whatever an epoch has of them."""
+        """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. With
+        several streams, the numbers of one follow those of the stream before."""
         if self._samples_by_number is None or not self._samples_by_number.is_own():
             local, cache_limit = self._cache
             versions = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
@@ -220,8 +220,8 @@ class StreamingDataset:
     # ---------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads, which is otherwise the one after the last. Of an epoch that a loaded state is
-        inside, the rest."""
+        """The next iteration reads this epoch, and not the one after the last. If a loaded state is within the epoch, it reads
+        the rest."""
         if epoch < 0:
             raise ValueError(f"there is no epoch {epoch}")
         if epoch != self._epoch.next()[0]:
@@ -234,7 +234,7 @@ class StreamingDataset:
         worker = _worker()
         if worker is not None and self.batch_size is None:
             raise RuntimeError(
-                "a StreamingDataset in workers of a torch DataLoader gives whole batches: make it with batch_size=..., and the "
+                "in workers of a torch DataLoader, a StreamingDataset yields whole batches: make it with batch_size=..., and the "
                 "DataLoader with batch_size=None; or use shardd.DataLoader, which needs no workers"
             )
         self._iterations += 1
@@ -257,11 +257,12 @@ class StreamingDataset:
         return (worker[2] if worker else -os.getpid(), self._iterations)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the last iteration is; at its end, the end of its epoch. Inside a ``StatefulDataLoader`` each worker has a state of its own."""
+        """The position of the last iteration; at its end, the end of its epoch. Inside a ``StatefulDataLoader``, each worker has
+        its own state."""
         if self.batch_size is None:
             raise RuntimeError(
-                "a StreamingDataset that gives samples cannot say which of them were used: make it with batch_size=..., and the "
-                "foreign loader with batch_size=None; or use shardd.DataLoader"
+                "a StreamingDataset without batch_size yields single samples, and cannot say which of them were used: make it with "
+                "batch_size=..., and the foreign loader with batch_size=None; or use shardd.DataLoader"
             )
         from ._loader import DataLoader
 

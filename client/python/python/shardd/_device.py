@@ -81,12 +81,11 @@ _TOLD = ("epoch", "step", "accumulation", "is_last_micro", "weight", "positions"
 
 
 def to_device(loader: DataLoader, device: Any) -> ToDevice | DataLoader:
-    """Gives what ``loader`` gives, with all tensors on ``device``.
+    """Yields the batches of ``loader``, with all tensors on ``device``.
 
-    A batch is copied to the device while the one before it is worked on, on a stream of its own; with
-    ``DataLoader(pin_memory=True)`` the training does not wait for that. :meth:`~ToDevice.state_dict` and the
-    facts of a micro-batch are those of the returned batch, not of the one on its way. Tensors stay where they
-    are if ``device`` is the processor.
+    Each batch is copied on a stream of its own while you work on the previous one. With ``DataLoader(pin_memory=True)``, the
+    training does not wait for the copy. :meth:`~ToDevice.state_dict`, ``weight`` and similar members refer to the returned
+    batch, not to the next one. For ``device="cpu"``, this is the loader itself.
     """
     import torch
 
@@ -156,7 +155,7 @@ class ToDevice:
         self.loader.load_state_dict(state, force=force)
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads."""
+        """The next iteration reads this epoch."""
         self._told = self._state = None
         self.loader.set_epoch(epoch)
 

@@ -27,10 +27,10 @@ def from_iter(
 ) -> str:
     """Makes a version of dataset ``name`` in the store ``out`` (a directory or a URL) of the rows, and returns its id.
 
-    A row is a dict of numbers, arrays or tensors of one shape, pictures (PIL), ``bytes`` and ``str``; the first one says which
-    columns there are. ``mix`` is in which order they are kept: ``"random"``, ``"sequential"``, or the name of a column whose
-    values every shard gets a fair share of. ``classes`` names the classes of columns of labels. Rows wait in a temporary file
-    (``TMPDIR``), so there may be more of them than memory holds.
+    A row is a dict of numbers, arrays, tensors, pictures (PIL), ``bytes`` and ``str``. The first row decides the columns, and the
+    type and shape that a column has in all rows. ``mix`` is the order of the samples in the store: ``"random"``,
+    ``"sequential"``, or the name of a column whose values are spread evenly over the shards. ``classes`` names the classes of
+    columns of labels. Rows are collected in a temporary file (``TMPDIR``), so they may exceed the memory.
     """
     store = _native.Store(out, **(storage_options or {}))
     with tempfile.TemporaryDirectory(prefix="shardd-") as directory:

@@ -33,33 +33,36 @@ _FOREIGN = {
 
 
 class DataLoader:
-    """Gives a rank its micro-batches as dicts of tensors, in the order of the dataset's plan.
+    """Yields the micro-batches of a rank as dicts of tensors, in the order of the dataset's plan.
 
-    Not a ``torch.utils.data.DataLoader``: Accelerate and Lightning leave it alone, and it finds its rank by itself (from
-    ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
+    This is not a ``torch.utils.data.DataLoader``. Accelerate and Lightning pass it through, and it finds its rank by itself
+    (from ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
 
-    ``batch_size`` is what a virtual rank reads in a step: with as many virtual ranks as ranks, which is the default then, the
-    micro-batch of a rank. Or give ``global_batch_size``, what all ranks read: then how many virtual ranks there are follows from
-    it and the plan, whatever the number of ranks, and so does the trained model. With fewer ranks than
-    virtual ranks a step has several micro-batches; see :attr:`accumulation` and :attr:`is_last_micro`. The
-    mean loss of a micro-batch times its :attr:`weight`, summed over the step and averaged over ranks (as DDP
-    does), has the gradient of the mean over all samples of the step, however unequal the shares are. A weight
-    of 0 marks a stand-in: one sample for a rank that has nothing to read in a short last step.
+    ``batch_size`` is the number of samples of a virtual rank in a step. By default there is one virtual rank per rank, so this
+    is the batch size of a rank. The number of ranks must then divide the plan's partitions. Or pass ``global_batch_size``, the
+    number of samples of all ranks in a step. The number of virtual ranks then follows from it and the plan, for any number of
+    ranks. ``virtual_ranks`` sets it in either case.
 
-    ``num_workers`` counts threads that gather batches, outside the interpreter's lock; processes are used for Python alone:
-    ``transform_processes`` of them call ``transform``, which sees single samples, and ``collate_fn``, which sees a micro-batch of
-    them, for several micro-batches at once. With none both are called here, one after the other.
+    With fewer ranks than virtual ranks, a step has several micro-batches; see :attr:`accumulation` and :attr:`is_last_micro`.
+    Multiply the mean loss of each by its :attr:`weight`. Summed over the step and averaged over ranks (as DDP does), this has
+    the gradient of the mean over all samples of the step. A weight of 0 marks a stand-in: one sample, for a rank that has
+    nothing to read in a short last step.
 
-    ``pin_memory`` has batches gathered into pinned memory that PyTorch allocates; see :func:`shardd.to_device`.
+    ``num_workers`` is the number of threads that gather batches, outside the interpreter's lock. ``transform`` receives single
+    samples, and ``collate_fn`` the samples of a micro-batch. ``transform_processes`` is the number of processes that call them;
+    with 0, this process does. For each micro-batch, ``random``, ``numpy.random`` and the CPU generator of PyTorch are seeded: by
+    ``torch.initial_seed()`` and the position, not by the process.
 
-    ``last_batch`` says what happens to samples that do not fill a last step: they are a ``"short"`` one, with smaller
-    :attr:`weight`; they are left out (``"drop"``, which is ``drop_last=True``); it is filled up with the epoch's first samples
-    (``"wrap"``); or they open the first step of the next epoch (``"carry"``).
+    ``pin_memory`` gathers batches into pinned memory that PyTorch allocates; see :func:`shardd.to_device`.
 
-    Each iteration reads an epoch, and the next iteration the next one. A loader is in one place: an iteration that continues after
-    another has begun (a loop within a loop, ``zip(loader, loader)``) raises ``RuntimeError``; for loops side by side make a loader
-    each. ``state_dict`` is the exact position of the returned
-    batches, without those read ahead; ``load_state_dict`` continues there with any number of ranks.
+    ``last_batch`` is the use of samples that do not fill the last step. They make a ``"short"`` one, with smaller
+    :attr:`weight`, or are left out (``"drop"``, or ``drop_last=True``). Or the epoch's first samples fill the step
+    (``"wrap"``), or the samples begin the first step of the next epoch (``"carry"``).
+
+    Each iteration reads an epoch, and the next iteration the next one. A loader has one position. So an iteration that
+    continues after another has begun (a nested loop, ``zip(loader, loader)``) raises ``RuntimeError``. For concurrent loops,
+    make several loaders from one dataset. ``state_dict`` is the exact position of the returned batches, without those read
+    ahead. ``load_state_dict`` continues there with any number of ranks.
     """
 
     def __init__(
@@ -92,14 +95,14 @@ class DataLoader:
         if batch_size is None and global_batch_size is None:
             batch_size = dataset.batch_size
         if (batch_size is None) == (global_batch_size is None):
-            raise ValueError("give batch_size (of a virtual rank) or global_batch_size (of all ranks), one of them")
+            raise ValueError("pass either batch_size (of a virtual rank) or global_batch_size (of all ranks), one of them")
         for name, value in (("batch_size", batch_size), ("global_batch_size", global_batch_size)):
             if value is not None and value < 1:
                 raise ValueError(f"{name}={value} reads nothing; use at least 1")
         if num_workers < 0 or prefetch_factor < 1:
-            raise ValueError("num_workers counts threads, from 0; prefetch_factor steps for each, from 1")
+            raise ValueError("num_workers counts threads, from 0; prefetch_factor counts steps for each thread, from 1")
         if transform_processes < 0:
-            raise ValueError("transform_processes counts processes, from 0: none, and transform is called here")
+            raise ValueError("transform_processes counts processes, from 0; with 0, this process calls transform")
         if last_batch is None:
             last_batch = "drop" if drop_last else "short"
         if last_batch not in LAST_BATCH:
@@ -160,7 +163,7 @@ class DataLoader:
 
     @property
     def virtual_ranks(self) -> int:
-        """V: into how many micro-batches every step is cut."""
+        """V: the number of micro-batches of a step, on all ranks together."""
         return self._virtual_ranks if self._virtual_ranks is not None else self._own_choice()
 
     def _own_choice(self) -> int:
@@ -175,7 +178,7 @@ class DataLoader:
 
     @property
     def batch_size(self) -> int:
-        """What a virtual rank reads in a step, at most."""
+        """The samples that a virtual rank reads in a step, at most."""
         if self._batch_size is not None:
             return self._batch_size
         assert self._global_batch_size is not None
@@ -183,13 +186,13 @@ class DataLoader:
 
     @property
     def global_batch_size(self) -> int:
-        """What all ranks read in a step."""
+        """The samples that all ranks read in a step."""
         if self._global_batch_size is not None:
             return self._global_batch_size
         return self.batch_size * self.virtual_ranks
 
     def __len__(self) -> int:
-        """How many micro-batches a whole epoch has for this rank."""
+        """The number of this rank's micro-batches in a whole epoch, also after resuming within one."""
         turn, turns = self._turn
         return len(range(turn, self._steps(), turns)) * self._own_virtual_ranks()
 
@@ -207,7 +210,7 @@ class DataLoader:
     # --- where it is ------------------------------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration reads. Of an epoch that a loaded state is inside, the rest."""
+        """The next iteration reads this epoch; if a loaded state is within it, the rest."""
         if epoch < 0:
             raise ValueError(f"there is no epoch {epoch}")
         if epoch != self._cursor[0] or self._inside:
@@ -216,8 +219,8 @@ class DataLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the returned batches, in whole steps: less than 300 bytes as JSON, the same on
-        every rank. Between two micro-batches of a step it is where that step begins: ``unfinished_step`` says
-        how many of them, of how many, come again, and a warning does."""
+        every rank. Between two micro-batches of a step it is the beginning of that step. ``unfinished_step`` is then the
+        number of micro-batches that will be repeated, and the total; a warning names the samples."""
         state = self._state()
         state.warn()
         return state.as_dict()
@@ -234,8 +237,8 @@ class DataLoader:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """Continues at the position in the state, with any number of ranks. A state of other data or another
-        plan is refused, unless ``force`` says otherwise."""
+        """Continues at the position in the state, with any number of ranks, and with the virtual ranks of the state unless
+        you gave others. A state of other data or another plan is refused, unless you pass ``force=True``."""
         read = State.of(state)
         if not force:
             read.check(self.dataset._order, repr(self.dataset), self.dataset._limit)
@@ -472,7 +475,7 @@ class DataLoader:
         return self._native
 
     def _compare_ranks(self) -> None:
-        """Ranks that follow different plans would train on a mixture without a word."""
+        """Refuses ranks that follow different plans: they would train on a mixture without an error."""
         torch = sys.modules.get("torch")
         if not self._check_ranks or torch is None or not torch.distributed.is_available():
             return
@@ -494,14 +497,14 @@ class DataLoader:
     # --- the end ------------------------------------------------------------------------------------------------------------
 
     def stats(self, since: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Steps and samples that this rank was given, what time went by with, and what the loop waits for; since the loader was
-        made, or since an earlier call gave ``since``.
+        """Steps and samples of this rank, where the time went, and the bottleneck of the loop; since the loader was made, or
+        since the earlier result ``since``.
 
         In seconds: the loop waited for threads (``waited_s``), for ``transform`` and ``collate_fn`` (``python_s``), and did its own
-        work (``user_s``), for which the next batch lay ready part of the time (``kept_s``). Meanwhile a thread was busy with the store
+        work (``user_s``). During the latter, the next batch was ready for ``kept_s``. Meanwhile a thread was busy with the store
         and nodes (``network_s``) and with files of this machine (``disk_s``), and others, on average, with gathering (``decode_s``).
-        ``waits_for`` is what would have to be faster: ``"network"``, ``"disk"``, ``"decode"``, ``"python"`` or, if the loop takes its
-        time itself, ``"nothing"``; ``advice`` says in a sentence what helps.
+        ``waits_for`` is the bottleneck: ``"network"``, ``"disk"``, ``"decode"``, ``"python"`` or, if the loop's own work takes the
+        time, ``"nothing"``. ``advice`` is a sentence with the remedy.
         """
         own = self._native is not None and self._native.is_own()
         return _stats.told(self._times.told(self._native.stats() if own else None), since)
@@ -509,14 +512,14 @@ class DataLoader:
     def exchange_stats(self) -> dict[str, Any]:
         """The volume of the exchanges after the epochs before this one.
 
-        With nodes (``"nodes"`` says how many answered, ``"silent"`` which did not) their counts for the run
-        since they were started: for each epoch the grains due, received and not sent, bytes, seconds of
-        sending and which part of these was hidden behind reading; and over all runs the grains that arrived
-        in another way (``"misses_from_peers"``, ``"misses_from_origin"``, ``"miss_bytes"``), bytes read from
-        the store, and seconds that loaders were kept waiting.
+        With nodes, these are their counts for the run since they were started. ``"nodes"`` is the number that answered, and
+        ``"silent"`` names the others. For each epoch: the grains due, received and not sent, bytes, seconds of sending, and the
+        part of these that was hidden behind reading. Over all runs: the grains that arrived in another way
+        (``"misses_from_peers"``, ``"misses_from_origin"``, ``"miss_bytes"``), bytes read from the store, and seconds that loaders
+        waited.
 
-        Without (``"nodes": 0``) nothing is sent anywhere: what the plan moves to another partition, for the last few epochs, and the
-        ``"share"`` of all samples that this is; of a mixture that of each of its ``"streams"``.
+        Without nodes (``"nodes": 0``) nothing is sent. For the last few epochs, this is the number of samples that the plan moves to
+        another partition, and their ``"share"`` of all samples; for a mixture, those of each of its ``"streams"``.
         """
         return _stats.exchange(self.dataset, self._cursor[0])
 

@@ -11,13 +11,13 @@ from ._state import State, StateMismatch
 
 
 class Sampler:
-    """Gives a rank the indices of its samples: where ``DistributedSampler`` stands, but with an order that exchanges a share
-    ``q`` of the samples between partitions after each epoch, and a state from which any number of ranks can
-    resume.
+    """Yields the indices of a rank's samples, in place of ``DistributedSampler``. Its order exchanges a share ``q`` of the samples
+    between partitions after each epoch, and any number of ranks can resume from its state.
 
-    Every sample is given exactly once in an epoch. Of every step each virtual rank has ``batch_size`` indices; in a short last
-    step, virtual ranks differ by one, so ranks may differ by a batch. Where all must make equally many steps, as with
-    ``DistributedDataParallel``, say ``drop_last``, which leaves that step out.
+    An epoch has every sample exactly once. In each step, a virtual rank has ``batch_size`` indices. In a short last step,
+    virtual ranks differ by one, so ranks may differ by a batch. If all ranks must make the same number of steps, as with
+    ``DistributedDataParallel``, pass ``drop_last=True``, which leaves that step out. The number of ranks must divide the
+    partitions, unless you pass ``virtual_ranks``.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Sampler:
         return self.batch_size * self.virtual_ranks
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch that the next iteration gives. Of an epoch that a loaded state is inside, the rest."""
+        """The next iteration reads this epoch; if a loaded state is within it, the rest."""
         if epoch != self._cursor[0] or self._inside:
             self._cursor, self._inside = (epoch, 0), False
 
     def __len__(self) -> int:
-        """How many indices the next iteration gives to this rank."""
+        """The number of indices that this rank has in the next iteration."""
         epoch, position = self._begin()
         end = self._end()
         full, rest = divmod(max(end - position, 0), self.global_batch_size)
@@ -99,8 +99,8 @@ class Sampler:
             yield from own[-1:]
 
     def state_dict(self, *, samples: int | None = None) -> dict[str, Any]:
-        """Where it is. A loader that reads ahead takes indices before their samples are handed out: ``samples`` of this epoch,
-        counted over all ranks, says how many were."""
+        """The position. A loader that reads ahead takes indices before you get their samples. So pass the number of samples of
+        this epoch that all ranks have used, as ``samples``."""
         epoch, position = self._cursor
         if samples is not None:
             position = samples

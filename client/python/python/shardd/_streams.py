@@ -12,20 +12,20 @@ from . import _native
 
 
 class Stream:
-    """A dataset of a mixture, and how much of it an epoch has: ``StreamingDataset(streams=[Stream(...), ...])``.
+    """A dataset of a mixture, and its share of an epoch: ``StreamingDataset(streams=[Stream(...), ...])``.
 
-    ``remote``, ``dataset``, ``split`` and ``storage_options`` are those of :class:`shardd.StreamingDataset`. How much, one of:
+    ``remote``, ``dataset``, ``split`` and ``storage_options`` are those of :class:`shardd.StreamingDataset`. The share is one of:
 
     ``proportion``
-        this much, relative to what the other streams say; an epoch has ``epoch_size`` samples, by default as many as the
-        streams together.
+        a share relative to those of the other streams. An epoch has ``epoch_size`` samples, by default the number of samples of
+        all streams together.
     ``repeat``
-        its samples this many times, rounded down: the default is 1. An epoch has what the streams add up to.
+        the number of times that its samples are read, rounded down to samples. The default is 1.
     ``choose``
-        this many samples.
+        a number of samples.
 
-    Either all streams have a proportion or none has. A stream continues in the next epoch where it was: its
-    own epochs are read whole and once, each in another order.
+    Either all streams have a proportion, or none has. A stream continues in the next epoch where it stopped: its own epochs
+    are read whole and without repeats, each in another order.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class Stream:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if not remote:
-            raise ValueError("Stream(remote=...): say in which directory or store the stream is, as a path or a URL")
+            raise ValueError("Stream(remote=...): pass the directory or URL of the stream's store")
         given = {"proportion": proportion, "repeat": repeat, "choose": choose}
         said = {kind: amount for kind, amount in given.items() if amount is not None}
         if len(said) > 1:
@@ -171,4 +171,4 @@ def refuse_beside_streams(**given: Any) -> None:
             raise ValueError(
                 f"{name} and streams are both given: nodes work on one plan a run, so streams are read from their stores; leave {name} out"
             )
-        raise ValueError(f"{name} and streams are both given: say it of each Stream, or leave streams out")
+        raise ValueError(f"{name} and streams are both given: pass {name} to each Stream, or leave streams out")
