@@ -12,12 +12,11 @@ if TYPE_CHECKING:
 
 
 class Ragged:
-    """A batch's binaries, or lists of numbers that differ in length, as they lie in the batch's memory: one after the other in
-    :attr:`values`, value ``i`` from ``offsets[i]`` up to ``offsets[i + 1]``. Both are tensors of the library that was asked for, without a copy.
+    """The binaries of a batch, or its lists of numbers with different lengths, in the batch's memory: in sequence in :attr:`values`,
+    value ``i`` from ``offsets[i]`` up to ``offsets[i + 1]``. Both are tensors in the dataset's format, without a copy.
 
-    Taken one at a time, by an index or in a loop, binaries are ``bytes`` and lists are views of :attr:`values`; a value that is missing
-    (a null) is ``None``. It is no ``Sequence``, and has the methods with which tensors are moved, because
-    libraries that move batches rebuild sequences from their items.
+    An index or a loop yields binaries as ``bytes``, lists as views of :attr:`values`, and nulls as ``None``. This is not a
+    ``Sequence``, and has the methods that move tensors, because libraries that move batches rebuild sequences from their items.
     """
 
     __slots__ = ("is_bytes", "nulls", "offsets", "values")
@@ -43,7 +42,7 @@ class Ragged:
         if isinstance(index, slice):
             start, stop, step = index.indices(len(self))
             if step != 1:
-                raise ValueError("a slice of a Ragged is what lies together: leave out the step, or take values one at a time")
+                raise ValueError("a slice of a Ragged has consecutive values: leave out the step, or take values one at a time")
             stop = max(start, stop)
             offsets = self.offsets[start : stop + 1]
             first, end = int(offsets[0]), int(offsets[-1])
@@ -69,7 +68,7 @@ class Ragged:
         return [value if value is None or self.is_bytes else value.tolist() for value in self]
 
     def map(self, change: Callable[[Any], Any]) -> Ragged:
-        """With values and offsets changed each: moved to a device, say."""
+        """With both values and offsets changed, such as moved to a device."""
         return Ragged(change(self.values), change(self.offsets), is_bytes=self.is_bytes, nulls=self.nulls)
 
     def to(self, *where: Any, **how: Any) -> Ragged:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 def as_tf_dataset(loader: DataLoader) -> tensorflow.data.Dataset:
-    """What the loader gives, as a ``tf.data.Dataset`` of dicts of tensors. Each time that it is iterated it reads the loader's next
-    epoch; states are the loader's, and count what TensorFlow has taken.
+    """The batches of the loader, as a ``tf.data.Dataset`` of dicts of tensors. Each iteration reads the loader's next epoch. States
+    are the loader's, and count the batches that TensorFlow has taken.
 
-    Columns of one size are tensors of it; bytes and text are strings; lists that differ in length are ragged. A ``transform`` or
-    ``collate_fn`` may give anything, so a loader that has one is refused: ``map`` the dataset.
+    Columns of one shape are tensors; bytes and text are strings; lists of different lengths are ragged. A ``transform`` or
+    ``collate_fn`` may return any type, so a loader that has one is refused: ``map`` the dataset.
     """
     import tensorflow as tf
     from numpy import asarray

@@ -29,14 +29,14 @@ class ShardTrainerMixin:
     def __init__(self, *args: Any, data_collator: Any = None, **kwargs: Any) -> None:
         super().__init__(*args, data_collator=data_collator, **kwargs)
         self._collate_fn = data_collator
-        # The loader resumes by itself; the Trainer would read the used samples once more, to throw it away.
+        # The loader resumes by itself; the Trainer would read the used samples again, and discard them.
         self.args.ignore_data_skip = True
         self.add_callback(LoaderState())
 
     def get_train_dataloader(self) -> DataLoader:
         """The loader, at the beginning; a checkpoint's state is loaded before it is iterated."""
         if not isinstance(self.train_dataset, StreamingDataset):
-            raise TypeError(f"train_dataset is a {type(self.train_dataset).__name__}; this Trainer wants a shardd.StreamingDataset")
+            raise TypeError(f"train_dataset is a {type(self.train_dataset).__name__}; pass a shardd.StreamingDataset to this Trainer")
         return _Loader(
             self.train_dataset,
             batch_size=self.args.per_device_train_batch_size,
@@ -72,5 +72,5 @@ class LoaderState(TrainerCallback, ExportableState):
 
 class _Loader(DataLoader):
     def set_epoch(self, epoch: int) -> None:
-        """The Trainer works out epochs from steps, of which there may be others since the world has another size; the loader
-        knows better."""
+        """Does nothing: the Trainer computes the epoch from its steps, whose number changes with the world size, and the loader
+        has the exact one in its state."""

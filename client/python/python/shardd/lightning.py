@@ -1,7 +1,7 @@
 """For the ``Trainer`` of Lightning.
 
-It takes a :class:`shardd.DataLoader` as it is, and keeps its state with checkpoints that are made within an epoch. It forgets
-the state when it believes that an epoch is complete, as after ``max_steps``; :class:`LoaderState` does not.
+It accepts a :class:`shardd.DataLoader`, and keeps its state with checkpoints that are made within an epoch. It drops the state
+after ``max_steps``, as at the end of an epoch; :class:`LoaderState` keeps it.
 """
 
 from __future__ import annotations
