@@ -9,6 +9,13 @@
 ///
 /// # Panics
 /// If an owner is not below `virtual_ranks`.
+///
+/// ```
+/// use shardd_plan::deal;
+///
+/// // Virtual rank 0 owns three of four positions; the other reads the last of them.
+/// assert_eq!(deal(&[0, 0, 0, 1], 2), [0, 0, 1, 1]);
+/// ```
 pub fn deal(owners: &[u32], virtual_ranks: u32) -> Vec<u32> {
     let mut owned = vec![0; virtual_ranks as usize];
     for owner in owners {

@@ -17,6 +17,19 @@ pub fn is_like_prefix(text: &str) -> bool {
 }
 
 /// A BLAKE3 digest of some bytes.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::digest::Digest;
+///
+/// let digest = Digest::of(b"some bytes");
+/// let text = digest.to_string();
+/// assert_eq!(text.len(), 64);
+/// assert_eq!(text.parse::<Digest>()?, digest);
+/// assert!(text.starts_with(&digest.short()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Digest(pub [u8; 32]);
 
@@ -75,6 +88,13 @@ impl<'de> Deserialize<'de> for Digest {
 }
 
 /// A text that is not the hexadecimal form of a digest.
+///
+/// ```
+/// use shardd_plan::digest::Digest;
+///
+/// let error = "3FA9".parse::<Digest>().expect_err("too short, and in upper case");
+/// assert!(error.to_string().contains("64 lower-case hexadecimal digits"));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text:?} is not a digest: expected {expected} lower-case hexadecimal digits")]
 pub struct DigestError {
@@ -126,26 +146,91 @@ macro_rules! digest_id {
 
 digest_id! {
     /// Names a shard: the digest of its file.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::ShardId;
+    ///
+    /// let id = ShardId::of(b"a shard's file");
+    /// assert_eq!(id.to_string().parse::<ShardId>()?, id);
+    /// assert!(id.object_key().contains(&id.to_string()));
+    /// # Ok(())
+    /// # }
+    /// ```
     ShardId
 }
 digest_id! {
     /// Names a version of a dataset: the digest of its manifest.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::VersionId;
+    ///
+    /// let id = VersionId::of(b"a manifest");
+    /// assert_eq!(id.to_string().parse::<VersionId>()?, id);
+    /// assert!(id.object_key().contains(&id.to_string()));
+    /// # Ok(())
+    /// # }
+    /// ```
     VersionId
 }
 digest_id! {
     /// Names a plan: the digest of its canonical document.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::PlanId;
+    ///
+    /// let id = PlanId::of(b"a plan document");
+    /// assert_eq!(id.to_string().parse::<PlanId>()?, id);
+    /// assert!(id.object_key().contains(&id.to_string()));
+    /// # Ok(())
+    /// # }
+    /// ```
     PlanId
 }
 digest_id! {
     /// Names a mixture of plans: the digest of its canonical document.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::MixtureId;
+    ///
+    /// let id = MixtureId::of(b"a mixture document");
+    /// assert_eq!(id.to_string().parse::<MixtureId>()?, id);
+    /// # Ok(())
+    /// # }
+    /// ```
     MixtureId
 }
 digest_id! {
     /// Names the strata of a plan: the digest of their encoding.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::StrataId;
+    ///
+    /// let id = StrataId::of(b"encoded strata");
+    /// assert_eq!(id.to_string().parse::<StrataId>()?, id);
+    /// assert!(id.object_key().contains(&id.to_string()));
+    /// # Ok(())
+    /// # }
+    /// ```
     StrataId
 }
 digest_id! {
     /// Names a commit: the digest of its canonical document.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use shardd_plan::digest::CommitId;
+    ///
+    /// let id = CommitId::of(b"a commit's document");
+    /// assert_eq!(id.to_string().parse::<CommitId>()?, id);
+    /// assert!(id.object_key().contains(&id.to_string()));
+    /// # Ok(())
+    /// # }
+    /// ```
     CommitId
 }
 
@@ -203,6 +288,9 @@ pub fn to_hex(bytes: &[u8]) -> String {
 }
 
 /// Fills `bytes` from exactly as many lower-case hexadecimal digits as they need.
+///
+/// # Errors
+/// [`DigestError`] for fewer or more digits, or other characters; `bytes` may be partly filled then.
 pub fn from_hex(text: &str, bytes: &mut [u8]) -> Result<(), DigestError> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),
@@ -222,6 +310,9 @@ pub fn from_hex(text: &str, bytes: &mut [u8]) -> Result<(), DigestError> {
 }
 
 /// Deserialises anything that parses from text.
+///
+/// # Errors
+/// When the value is no text, or the text does not parse.
 pub fn from_text<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

@@ -28,6 +28,24 @@ const MOST_CELLS: u64 = 1 << 24;
 /// The immutable document that fixes the order of every epoch of a version.
 ///
 /// Its canonical form is compact JSON with the fields in this order; its [id](Self::id) is the BLAKE3 digest of that.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// use shardd_plan::{PlanDocument, PlanOptions, Shape};
+///
+/// let options = PlanOptions { seed: 7, ..PlanOptions::default() };
+/// let document = PlanDocument::with_defaults(version, &shape, options)?;
+/// assert_eq!(document.partitions, 12);
+///
+/// // A copy of the document names the same plan.
+/// let copy = PlanDocument::from_bytes(&document.to_bytes())?;
+/// assert_eq!(copy.id(), document.id());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanDocument {
@@ -57,6 +75,25 @@ pub struct PlanDocument {
 }
 
 /// Which grains a partition exchanges after an epoch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// use shardd_plan::{Epoch, Partition, Plan, PlanDocument, PlanOptions, Selection, Shape};
+///
+/// let departure = |selection| {
+///     let options = PlanOptions { selection, ..PlanOptions::default() };
+///     let plan = Plan::new(PlanDocument::with_defaults(version, &shape, options)?, &shape.shard_rows)?;
+///     Ok::<_, shardd_plan::PlanError>(plan.departure(Partition(0), 0, Epoch(0)))
+/// };
+/// // Only cyclic selection knows when the grain in a slot moves.
+/// assert!(departure(Selection::Cyclic)?.is_some());
+/// assert!(departure(Selection::Independent)?.is_none());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
@@ -68,6 +105,23 @@ pub enum Selection {
 }
 
 /// Where grains are in epoch 0.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # use shardd_plan::{Plan, PlanDocument, Shape};
+/// use shardd_plan::{GrainNo, InitialPlacement, Partition, PlanOptions, SlotTable};
+///
+/// let options = PlanOptions { placement: InitialPlacement::Shards, ..PlanOptions::default() };
+/// let plan = Plan::new(PlanDocument::with_defaults(version, &shape, options)?, &shape.shard_rows)?;
+/// let table = SlotTable::initial(&plan);
+/// let grains: Vec<GrainNo> = table.grains_of(&plan, Partition(0)).collect();
+/// assert!(grains.is_sorted_by(|a, b| a.0 + 1 == b.0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum InitialPlacement {
@@ -79,6 +133,22 @@ pub enum InitialPlacement {
 }
 
 /// In what order a partition's samples are read in an epoch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// use shardd_plan::{Order, PlanDocument, PlanError, PlanOptions, Shape};
+///
+/// let blocked = |slots| PlanOptions { order: Order::Blocked { slots }, ..PlanOptions::default() };
+/// let document = PlanDocument::with_defaults(version, &shape, blocked(8))?;
+/// assert_eq!(document.order, Order::Blocked { slots: 8 });
+/// let refused = PlanDocument::with_defaults(version, &shape, blocked(0));
+/// assert_eq!(refused, Err(PlanError::NoBlockSlots));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Order {
@@ -93,6 +163,23 @@ pub enum Order {
 }
 
 /// The shape of a version for a plan; the manifest knows it.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// use shardd_plan::{PlanDocument, PlanError, PlanOptions, Shape};
+///
+/// let shape = Shape { shard_rows: vec![1000, 777], row_bytes: 1_777 * 100 };
+/// let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// assert_eq!(document.partitions, 16);
+///
+/// let empty = Shape { shard_rows: vec![], row_bytes: 0 };
+/// let refused = PlanDocument::with_defaults(version, &empty, PlanOptions::default());
+/// assert_eq!(refused, Err(PlanError::NoSamples));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Rows of each shard in manifest order.
@@ -102,6 +189,21 @@ pub struct Shape {
 }
 
 /// The user's choices about a plan; the rest has defaults.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// use shardd_plan::{PlanDocument, PlanOptions, Shape};
+///
+/// let options = PlanOptions { q: "1,0.1".parse()?, partitions: Some(8), ..PlanOptions::default() };
+/// let document = PlanDocument::with_defaults(version, &shape, options)?;
+/// assert_eq!(document.partitions, 8);
+/// assert_eq!(document.schedule.to_string(), "1,0.1");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlanOptions {
     /// The share exchanged after each epoch; a tenth by default.

@@ -3,6 +3,20 @@
 use thiserror::Error;
 
 /// The error in a document, a shape or a number of ranks, and the way out.
+///
+/// ```
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// use shardd_plan::{PlanDocument, PlanError, PlanOptions, Shape};
+///
+/// let options = |partitions| PlanOptions { partitions: Some(partitions), ..PlanOptions::default() };
+/// let fitting = match PlanDocument::with_defaults(version, &shape, options(5_000)) {
+///     Err(PlanError::TooManyPartitions { fitting, .. }) => fitting,
+///     other => panic!("1,500 samples fill no 5,000 partitions: {other:?}"),
+/// };
+/// assert!(PlanDocument::with_defaults(version, &shape, options(fitting)).is_ok());
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum PlanError {

@@ -14,6 +14,26 @@ use super::split::Split;
 use super::{Epoch, Partition, Permutation, Plan, Selection};
 
 /// The grain in one slot moves to another slot (which may be the same).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, SlotTable};
+///
+/// let (now, next) = (SlotTable::initial(&plan), SlotTable::at(&plan, Epoch(1)));
+/// for moved in plan.moves(Epoch(0), 0) {
+///     let grain = now.grain(&plan, moved.from.0, moved.from.1);
+///     assert_eq!(next.grain(&plan, moved.to.0, moved.to.1), grain);
+/// }
+/// assert!(plan.moves(Epoch(0), 0).next().is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Move {
     /// The grain's number in the chunk's exchange space: both ends derive it.
@@ -25,6 +45,24 @@ pub struct Move {
 }
 
 /// When the grain in a slot moves next, and where to.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, Partition, SlotTable};
+///
+/// let grain = SlotTable::initial(&plan).grain(&plan, Partition(0), 0);
+/// let next = plan.next_move(Partition(0), 0, Epoch(0)).ok_or("the grain never moves")?;
+/// let after = SlotTable::at(&plan, next.epoch.next());
+/// assert_eq!(after.grain(&plan, next.to.0, next.to.1), grain);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NextMove {
     /// The epoch after which it moves.
@@ -36,6 +74,25 @@ pub struct NextMove {
 }
 
 /// The exchange after one epoch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, Partition};
+///
+/// let exchange = plan.exchange(Epoch(0));
+/// let chunks = 0..plan.document().chunks;
+/// let sent: usize = chunks.map(|chunk| exchange.sends(chunk, Partition(0)).count()).sum();
+/// assert_eq!(sent as u64, plan.exchange_count(Epoch(0), Partition(0)));
+/// assert!(!exchange.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Exchange<'p> {
     plan: &'p Plan,
     epoch: Epoch,

@@ -3,6 +3,22 @@
 use super::{GrainNo, SampleNo};
 
 /// Where a grain is in the version.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// use shardd_plan::{GrainNo, GrainPlace, Plan, PlanDocument, PlanOptions, Shape};
+///
+/// let shape = Shape { shard_rows: vec![100, 50], row_bytes: 150 * 784 };
+/// let options = PlanOptions { grain_rows: Some(32), partitions: Some(2), ..PlanOptions::default() };
+/// let plan = Plan::new(PlanDocument::with_defaults(version, &shape, options)?, &shape.shard_rows)?;
+/// // 100 rows are three grains of 32, and a short one.
+/// assert_eq!(plan.locate_grain(GrainNo(3)), GrainPlace { shard: 0, index: 3, rows: 4 });
+/// assert_eq!(plan.locate_grain(GrainNo(4)), GrainPlace { shard: 1, index: 0, rows: 32 });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GrainPlace {
     /// Index of the shard in the manifest.

@@ -91,22 +91,95 @@ macro_rules! number {
 
 number!(
     /// One pass over every sample, from 0.
+    ///
+    /// ```
+    /// use shardd_plan::Epoch;
+    ///
+    /// assert_eq!(Epoch(0).next(), Epoch(1));
+    /// ```
     Epoch, u32
 );
 number!(
     /// One of the plan's P partitions, from 0.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shardd_plan::digest::VersionId;
+    /// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+    /// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+    /// # let version = VersionId::of(b"a manifest");
+    /// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+    /// # let plan = Plan::new(document, &shape.shard_rows)?;
+    /// use shardd_plan::Partition;
+    ///
+    /// let samples: u64 = plan.partitions().map(|partition| plan.partition_samples(partition)).sum();
+    /// assert_eq!(samples, plan.sample_count());
+    /// assert_eq!(plan.partitions().next(), Some(Partition(0)));
+    /// # Ok(())
+    /// # }
+    /// ```
     Partition, u32
 );
 number!(
     /// A fixed share of every step, from 0 to V - 1.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shardd_plan::digest::VersionId;
+    /// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+    /// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+    /// # let version = VersionId::of(b"a manifest");
+    /// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+    /// # let plan = Plan::new(document, &shape.shard_rows)?;
+    /// use shardd_plan::{Partition, VirtualRank};
+    ///
+    /// // The plan has 12 partitions: each of 4 virtual ranks owns 3 of them.
+    /// assert_eq!(plan.partitions_of(VirtualRank(1), 4), 3..6);
+    /// assert_eq!(plan.virtual_rank_of(Partition(5), 4), VirtualRank(1));
+    /// # Ok(())
+    /// # }
+    /// ```
     VirtualRank, u32
 );
 number!(
     /// A grain, short ones included, counted in manifest order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shardd_plan::digest::VersionId;
+    /// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+    /// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+    /// # let version = VersionId::of(b"a manifest");
+    /// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+    /// # let plan = Plan::new(document, &shape.shard_rows)?;
+    /// use shardd_plan::GrainNo;
+    ///
+    /// let first_of_second_shard = plan.grain_no(1, 0);
+    /// assert_eq!(plan.locate_grain(first_of_second_shard).shard, 1);
+    /// assert!(first_of_second_shard < GrainNo(plan.grain_count()));
+    /// # Ok(())
+    /// # }
+    /// ```
     GrainNo, u64
 );
 number!(
     /// A sample, counted in manifest order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use shardd_plan::digest::VersionId;
+    /// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+    /// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+    /// # let version = VersionId::of(b"a manifest");
+    /// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+    /// # let plan = Plan::new(document, &shape.shard_rows)?;
+    /// use shardd_plan::SampleNo;
+    ///
+    /// // The first shard has 600 rows, so sample 650 is row 50 of the second.
+    /// assert_eq!(plan.locate_sample(SampleNo(650)), (1, 50));
+    /// # Ok(())
+    /// # }
+    /// ```
     SampleNo, u64
 );
 
@@ -123,6 +196,25 @@ impl Epoch {
 /// Holds O(partitions + shards), and with strata 5 bytes per sample and some per stratum and partition. Methods that take a
 /// position, partition, slot, grain or sample panic when there is no such thing in the plan; check numbers from outside
 /// against the counts first.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::digest::VersionId;
+/// use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape};
+///
+/// let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// let version = VersionId::of(b"a manifest");
+/// let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// let plan = Plan::new(document, &shape.shard_rows)?;
+///
+/// // An epoch reads every sample of the version once.
+/// let order = (0..plan.sample_count()).map(|position| plan.sample_at(Epoch(1), position).0);
+/// let mut samples: Vec<u64> = order.collect();
+/// samples.sort_unstable();
+/// assert!(samples.into_iter().eq(0..1_500));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Plan {
     id: PlanId,

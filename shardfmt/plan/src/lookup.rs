@@ -6,6 +6,26 @@
 use super::{Epoch, GrainNo, Local, Partition, Plan, SampleNo, Selection};
 
 /// Where a grain is in an epoch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, GrainHome, GrainNo};
+///
+/// match plan.partition_of_grain_at(Epoch(4), GrainNo(7)) {
+///     GrainHome::Slot(partition, slot) => {
+///         assert_eq!(plan.grain_in_slot(Epoch(4), partition, slot), GrainNo(7));
+///     }
+///     GrainHome::Short(partition) => assert!(plan.short_grains(partition).contains(&GrainNo(7))),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GrainHome {
     /// In a slot of a partition.
@@ -40,6 +60,9 @@ impl Plan {
     }
 
     /// The grain that is in a slot in `epoch`.
+    ///
+    /// # Panics
+    /// If the partition has no such slot.
     pub fn grain_in_slot(&self, epoch: Epoch, partition: Partition, slot: u64) -> GrainNo {
         assert!(slot < self.slot_count(partition), "partition {partition} has no slot {slot}");
         let (mut partition, mut slot, mut now) = (partition, slot, epoch);

@@ -6,6 +6,25 @@ use std::ops::Range;
 use super::{Epoch, GrainNo, Partition, Plan, SlotTable};
 
 /// A row of a partition: in one of its slots, or in one of its short grains.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, Local, Partition};
+///
+/// let grain = match plan.local(Epoch(2), Partition(1), 0) {
+///     Local::Slot { slot, .. } => plan.grain_in_slot(Epoch(2), Partition(1), slot),
+///     Local::Short { grain, .. } => grain,
+/// };
+/// assert_eq!(plan.partition_of_grain_at(Epoch(2), grain).partition(), Partition(1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Local {
     /// In the grain that is in a slot in this epoch.
@@ -25,6 +44,23 @@ pub enum Local {
 }
 
 /// One sample to read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, SlotTable};
+///
+/// let table = SlotTable::at(&plan, Epoch(2));
+/// let read = plan.read(&table, 17);
+/// assert_eq!(plan.sample(read.grain, read.row), plan.sample_at(Epoch(2), 17));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Read {
     /// Its position in the epoch.

@@ -14,6 +14,16 @@ const TABLE: u64 = 256;
 const PAIRS: usize = 6;
 
 /// A permutation of `0..len`, chosen by a key.
+///
+/// ```
+/// use shardd_plan::Permutation;
+///
+/// let permutation = Permutation::new(&[7; 32], 1_000);
+/// let mut images: Vec<u64> = (0..1_000).map(|x| permutation.apply(x)).collect();
+/// assert_eq!(permutation.invert(images[42]), 42);
+/// images.sort_unstable();
+/// assert!(images.into_iter().eq(0..1_000));
+/// ```
 #[derive(Clone, Debug)]
 pub struct Permutation {
     len: u64,

@@ -18,6 +18,14 @@ const SAMPLES_OF_A_MACHINE: u64 = 8;
 
 /// The virtual ranks of a run over `partitions` partitions in steps of `global_batch` samples, if nothing else is asked for: the
 /// largest divisor of the partitions that is at most 24 and leaves each 16 samples of a step, or is at most 8 and leaves each 8.
+///
+/// ```
+/// use shardd_plan::default_virtual_ranks;
+///
+/// // 16 samples for each virtual rank.
+/// assert_eq!(default_virtual_ranks(96, 256), 16);
+/// assert_eq!(default_virtual_ranks(96, 1), 1);
+/// ```
 pub fn default_virtual_ranks(partitions: u32, global_batch: u64) -> u32 {
     let of_a_machine = OF_A_MACHINE.min(global_batch / SAMPLES_OF_A_MACHINE);
     let most = MOST.min(global_batch / SAMPLES).max(of_a_machine);

@@ -17,6 +17,18 @@ const LONGEST: usize = 65_536;
 ///
 /// Parses decimals without passing through a float, rounding to the nearest unit (a half rounds up), so `0.1` is
 /// 429,496,730 everywhere; prints the shortest decimal that parses to the same share. In JSON it is the number of units.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::{PlanError, Share};
+///
+/// let tenth: Share = "0.1".parse()?;
+/// assert_eq!(tenth.units(), 429_496_730);
+/// assert_eq!(tenth.to_string(), "0.1");
+/// assert!(matches!("1.5".parse::<Share>(), Err(PlanError::ShareOutside { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "u64", into = "u64")]
 pub struct Share(u64);
@@ -113,6 +125,17 @@ impl fmt::Display for Share {
 }
 
 /// The shares exchanged after epochs 0, 1, …; the last one holds from then on. Written `0.1` or `1,0.01`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::{Epoch, Schedule, Share};
+///
+/// let schedule: Schedule = "1,0.1".parse()?;
+/// assert_eq!(schedule.after(Epoch(0)), Share::ALL);
+/// assert_eq!(schedule.after(Epoch(9)), "0.1".parse()?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(try_from = "Vec<Share>", into = "Vec<Share>")]
 pub struct Schedule(Vec<Share>);

@@ -24,6 +24,26 @@ const LARGE: u64 = 1 << 20;
 ///
 /// A pure function of the plan and the epoch, so it may be thrown away and made again at any time. It also keeps the
 /// reading orders of the epoch as they are needed, which makes [`Plan::read`] and [`Plan::step_reads`] cheap.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, GrainHome, Partition, SlotTable};
+///
+/// let mut table = SlotTable::initial(&plan);
+/// table.advance(&plan);
+/// assert_eq!(table.epoch(), Epoch(1));
+///
+/// let grain = table.grain(&plan, Partition(3), 0);
+/// assert_eq!(plan.partition_of_grain_at(Epoch(1), grain), GrainHome::Slot(Partition(3), 0));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SlotTable {
     plan: PlanId,
@@ -99,6 +119,9 @@ impl SlotTable {
     }
 
     /// Works out a table that is not: O(slots) for one that was read, O(slots x how often they have changed) else.
+    ///
+    /// # Panics
+    /// If the table is of another plan.
     pub fn work_out(&mut self, plan: &Plan) {
         assert_eq!(self.plan, plan.id(), "the table is of another plan");
         if self.is_worked_out() {
@@ -201,6 +224,9 @@ impl SlotTable {
     }
 
     /// The grain in a slot.
+    ///
+    /// # Panics
+    /// If the plan has no such slot. It may give the grain of another slot instead.
     #[inline]
     pub fn grain(&self, plan: &Plan, partition: Partition, slot: u64) -> GrainNo {
         debug_assert!(slot < self.slots.of(partition), "partition {partition} has no slot {slot}");

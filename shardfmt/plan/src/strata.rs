@@ -25,6 +25,18 @@ const BYTE: usize = 1 << 8;
 const MOST_SAMPLES: u64 = 1 << 32;
 
 /// Which stratum each sample of a version is in.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::{SampleNo, Strata};
+///
+/// let strata = Strata::new("label", vec!["cat".into(), "dog".into()], &[0, 1, 1])?;
+/// assert_eq!(strata.sizes(), [1, 2]);
+/// assert_eq!(strata.of(SampleNo(2)), 1);
+/// assert_eq!(Strata::decode(&strata.encode())?, strata);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Strata {
     by: String,
@@ -183,6 +195,27 @@ fn text(rest: &mut &[u8]) -> Result<String, String> {
 
 /// The strata as a plan document has them: their id, which is all that is written of them, and themselves once they are
 /// [supplied](super::PlanDocument::supply_strata).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # let version = VersionId::of(b"a manifest");
+/// use shardd_plan::{PlanDocument, PlanOptions, Shape, Strata};
+/// use std::sync::Arc;
+///
+/// let strata = Arc::new(Strata::new("label", vec!["cat".into(), "dog".into()], &[0, 1, 1, 0])?);
+/// let shape = Shape { shard_rows: vec![4], row_bytes: 400 };
+/// let options = PlanOptions { strata: Some(strata.clone()), ..PlanOptions::default() };
+/// let document = PlanDocument::with_defaults(version, &shape, options)?;
+///
+/// // The document's bytes have only the id: supply the strata after you read them.
+/// let mut read = PlanDocument::from_bytes(&document.to_bytes())?;
+/// assert!(read.strata.as_ref().is_some_and(|strata| strata.get().is_none()));
+/// read.supply_strata(&strata.encode())?;
+/// assert_eq!(read.strata.as_ref().and_then(|strata| strata.get()), Some(&strata));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct StrataOf {
     id: StrataId,

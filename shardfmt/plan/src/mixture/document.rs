@@ -19,6 +19,23 @@ const LONGEST_EPOCH: u64 = 1 << 40;
 /// The immutable document that fixes in what order the samples of several plans are read together.
 ///
 /// Its canonical form is compact JSON with the fields in this order; its [id](Self::id) is the BLAKE3 digest of that.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::digest::PlanId;
+/// use shardd_plan::{MixtureDocument, MixtureSource, Take};
+///
+/// let source = |name: &str, samples| MixtureSource {
+///     plan: PlanId::of(name.as_bytes()),
+///     samples,
+///     take: Take::Proportion(1.into()),
+/// };
+/// let document = MixtureDocument::new(vec![source("speech", 1000), source("music", 500)], None)?;
+/// assert_eq!(document.epoch_size, 1500);
+/// assert_eq!(MixtureDocument::from_bytes(&document.to_bytes())?.id(), document.id());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixtureDocument {
@@ -31,6 +48,21 @@ pub struct MixtureDocument {
 }
 
 /// One plan of a mixture. The same plan may be several of its sources; each reads it from the start.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::digest::PlanId;
+/// use shardd_plan::{MixtureDocument, MixtureSource, Take};
+///
+/// let source = MixtureSource {
+///     plan: PlanId::of(b"a plan"),
+///     samples: 1000,
+///     take: Take::Repeat("1.5".parse()?),
+/// };
+/// assert_eq!(MixtureDocument::new(vec![source], None)?.epoch_size, 1500);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixtureSource {
@@ -44,6 +76,17 @@ pub struct MixtureSource {
 
 /// How much of a source an epoch of the mixture has. [`Proportion`](Self::Proportion)s are relative to each other, the other
 /// two absolute: a mixture has either, never both.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::Take;
+///
+/// assert_eq!(Take::Proportion("0.7".parse()?).to_string(), "proportion 0.7");
+/// assert_eq!(Take::Repeat(2.into()).to_string(), "repeat 2");
+/// assert_eq!(Take::Choose(500).to_string(), "choose 500");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Take {
@@ -56,10 +99,27 @@ pub enum Take {
 }
 
 /// A decimal from 0 to 10^9 with up to nine digits after the point, exactly. In JSON it is text: `"0.7"`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::Decimal;
+///
+/// assert_eq!("0.70".parse::<Decimal>()?.to_string(), "0.7");
+/// assert_eq!("2.0".parse::<Decimal>()?, Decimal::from(2));
+/// assert!("7e-1".parse::<Decimal>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Decimal(u64);
 
 /// Why there is no such mixture, and the way out.
+///
+/// ```
+/// use shardd_plan::{MixtureDocument, MixtureError};
+///
+/// assert_eq!(MixtureDocument::new(vec![], None), Err(MixtureError::NoSources));
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum MixtureError {

@@ -26,12 +26,49 @@ pub use document::{Decimal, MIXTURE_FORMAT, MixtureDocument, MixtureError, Mixtu
 use interleave::{Interleave, Turns};
 
 /// A source of a mixture, by its place in the document.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::PlanId;
+/// # use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Take};
+/// # let source = |name: &str, samples, parts| MixtureSource {
+/// #     plan: PlanId::of(name.as_bytes()),
+/// #     samples,
+/// #     take: Take::Proportion(parts),
+/// # };
+/// # let sources = vec![source("speech", 1000, "0.75".parse()?), source("music", 500, "0.25".parse()?)];
+/// # let mixture = Mixture::new(MixtureDocument::new(sources, Some(400))?)?;
+/// use shardd_plan::SourceNo;
+///
+/// // Sample 99 of the second source, the last that the first epoch reads of it.
+/// let position = mixture.position_of(SourceNo(1), 99).ok_or("no such position")?;
+/// assert_eq!(mixture.at(position).source, SourceNo(1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceNo(pub u32);
 
 /// A mixture document, ready to be asked. Holds some tens of bytes per source.
 ///
 /// Methods panic for a source that it does not have.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_plan::digest::PlanId;
+/// use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Take};
+///
+/// let source = |name: &str, samples, parts| MixtureSource {
+///     plan: PlanId::of(name.as_bytes()),
+///     samples,
+///     take: Take::Proportion(parts),
+/// };
+/// let sources = vec![source("speech", 1000, "0.75".parse()?), source("music", 500, "0.25".parse()?)];
+/// let mixture = Mixture::new(MixtureDocument::new(sources, Some(400))?)?;
+/// assert_eq!(mixture.before(400), [300, 100]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Mixture {
     id: MixtureId,
@@ -40,6 +77,23 @@ pub struct Mixture {
 }
 
 /// One position of a mixture.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::PlanId;
+/// # use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Take};
+/// # let source = |name: &str, samples, parts| MixtureSource {
+/// #     plan: PlanId::of(name.as_bytes()),
+/// #     samples,
+/// #     take: Take::Proportion(parts),
+/// # };
+/// # let sources = vec![source("speech", 1000, "0.75".parse()?), source("music", 500, "0.25".parse()?)];
+/// # let mixture = Mixture::new(MixtureDocument::new(sources, Some(400))?)?;
+/// let read = mixture.at(7);
+/// assert_eq!(mixture.position_of(read.source, read.nth), Some(7));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MixtureRead {
     /// The position, counted over all epochs of the mixture.
@@ -178,6 +232,24 @@ fn read(position: u64, (source, nth): (usize, u64)) -> MixtureRead {
 }
 
 /// The reads of a mixture from some position on.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::PlanId;
+/// # use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Take};
+/// # let source = |name: &str, samples, parts| MixtureSource {
+/// #     plan: PlanId::of(name.as_bytes()),
+/// #     samples,
+/// #     take: Take::Proportion(parts),
+/// # };
+/// # let sources = vec![source("speech", 1000, "0.75".parse()?), source("music", 500, "0.25".parse()?)];
+/// # let mixture = Mixture::new(MixtureDocument::new(sources, Some(400))?)?;
+/// let positions: Vec<u64> = mixture.walk(398).take(3).map(|read| read.position).collect();
+/// assert_eq!(positions, [398, 399, 400]);
+/// assert_eq!(mixture.walk(398).next(), Some(mixture.at(398)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     position: u64,

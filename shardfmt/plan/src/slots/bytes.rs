@@ -48,6 +48,28 @@ pub enum SlotBytesError {
 }
 
 /// The bytes of a slot table, mapped or in memory. Clones share the knowledge of whole blocks.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::VersionId;
+/// # use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+/// # let shape = Shape { shard_rows: vec![600, 600, 300], row_bytes: 1_500 * 784 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// use shardd_plan::{Epoch, Partition, SlotBytes, SlotTable};
+///
+/// let table = SlotTable::at(&plan, Epoch(2));
+/// let mut bytes = Vec::new();
+/// table.write(&plan, |piece| {
+///     bytes.extend_from_slice(piece);
+///     Ok::<(), std::io::Error>(())
+/// })?;
+/// let kept = SlotTable::read(&plan, SlotBytes::open(&plan, Epoch(2), bytes.into())?);
+/// assert_eq!(kept.grain(&plan, Partition(0), 5), table.grain(&plan, Partition(0), 5));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct SlotBytes {
     plan: PlanId,
@@ -145,6 +167,9 @@ impl SlotTable {
     ///
     /// # Errors
     /// What `write` gives.
+    ///
+    /// # Panics
+    /// If the table is of another plan.
     pub fn write<E>(&self, plan: &Plan, mut write: impl FnMut(&[u8]) -> Result<(), E>) -> Result<(), E> {
         assert_eq!(self.plan_id(), plan.id(), "the table is of another plan");
         let width = width(plan);
