@@ -27,6 +27,24 @@ static LEAF: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 202
 static ROOT: LazyLock<KeyedHash> = LazyLock::new(|| KeyedHash::new("shardfmt 2026 epoch root v1"));
 
 /// The subject of a root.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
+/// # use shardfmt::{RowDigest, VersionId};
+/// # let shape = Shape { shard_rows: vec![300], row_bytes: 300 * 8 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// # let digests: Vec<RowDigest> = (0..300_u64).map(|n| RowDigest::of(&n.to_le_bytes())).collect();
+/// use shardfmt::audit::{Consumed, Subject};
+///
+/// let subject = Subject::of(&plan, Epoch(3));
+/// assert_eq!(subject.samples, 300);
+/// assert_eq!(Consumed::new(&plan, Epoch(3)).report().subject, subject);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Subject {
@@ -56,6 +74,28 @@ impl Subject {
 }
 
 /// The reads of a rank in an epoch, fed sample by sample.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
+/// # use shardfmt::{RowDigest, VersionId};
+/// # let shape = Shape { shard_rows: vec![300], row_bytes: 300 * 8 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// # let digests: Vec<RowDigest> = (0..300_u64).map(|n| RowDigest::of(&n.to_le_bytes())).collect();
+/// use shardfmt::audit::{self, Consumed};
+///
+/// let mut consumed = Consumed::new(&plan, Epoch(0));
+/// for position in 0..plan.sample_count() {
+///     let sample = plan.sample_at(Epoch(0), position);
+///     consumed.take(&plan, position, sample, &digests[sample.0 as usize])?;
+/// }
+/// let root = audit::put_together(&plan, Epoch(0), &[consumed.report()])?;
+/// assert_eq!(root, audit::root(&plan, &SlotTable::initial(&plan), &digests));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Consumed {
     subject: Subject,
@@ -123,6 +163,33 @@ impl Consumed {
 }
 
 /// A rank's report on its reads in an epoch: some hashes, for any number of samples.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
+/// # use shardfmt::{RowDigest, VersionId};
+/// # let shape = Shape { shard_rows: vec![300], row_bytes: 300 * 8 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// # let digests: Vec<RowDigest> = (0..300_u64).map(|n| RowDigest::of(&n.to_le_bytes())).collect();
+/// use shardfmt::audit::{Consumed, Incomplete, put_together};
+///
+/// let mut reports = vec![];
+/// for half in [0..150, 150..300] {
+///     let mut consumed = Consumed::new(&plan, Epoch(0));
+///     for position in half {
+///         let sample = plan.sample_at(Epoch(0), position);
+///         consumed.take(&plan, position, sample, &digests[sample.0 as usize])?;
+///     }
+///     reports.push(consumed.report());
+/// }
+/// assert!(put_together(&plan, Epoch(0), &reports).is_ok());
+/// let missing = put_together(&plan, Epoch(0), &reports[..1]);
+/// assert!(matches!(missing, Err(Incomplete::Missing { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConsumedReport {
@@ -240,6 +307,28 @@ pub fn prove(plan: &Plan, table: &SlotTable, rows: &[RowDigest], sample: SampleN
 }
 
 /// Shows that an epoch read a sample, to a reader who knows the root.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, SampleNo, Shape, SlotTable};
+/// # use shardfmt::{RowDigest, VersionId};
+/// # let shape = Shape { shard_rows: vec![300], row_bytes: 300 * 8 };
+/// # let version = VersionId::of(b"a manifest");
+/// # let document = PlanDocument::with_defaults(version, &shape, PlanOptions::default())?;
+/// # let plan = Plan::new(document, &shape.shard_rows)?;
+/// # let digests: Vec<RowDigest> = (0..300_u64).map(|n| RowDigest::of(&n.to_le_bytes())).collect();
+/// use shardfmt::audit;
+///
+/// let table = SlotTable::at(&plan, Epoch(2));
+/// let root = audit::root(&plan, &table, &digests);
+/// let proof = audit::prove(&plan, &table, &digests, SampleNo(7));
+/// assert_eq!(proof.root(), Some(root));
+///
+/// let forged = audit::Proof { position: proof.position ^ 1, ..proof };
+/// assert_ne!(forged.root(), Some(root));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Proof {

@@ -24,6 +24,28 @@ const LONGEST_OPERATION: usize = 32;
 /// One step in the history of a dataset. Never changed.
 ///
 /// Its canonical form is compact JSON with the fields in this order; its [id](Self::id) is the BLAKE3 digest of that.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::{Commit, Message, Operation, VersionId};
+///
+/// let commit = Commit {
+///     format: shardfmt::commit::FORMAT,
+///     dataset: "digits".parse()?,
+///     version: VersionId::of(b"a manifest"),
+///     parent: None,
+///     number: 1,
+///     time: 1_700_000_000,
+///     operation: Operation::INGEST,
+///     message: Message::default(),
+///     samples: 1_797,
+///     bytes: 120_000,
+///     shards: 2,
+/// };
+/// assert_eq!(Commit::from_bytes(&commit.to_bytes())?, commit);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
@@ -93,6 +115,13 @@ impl Commit {
 }
 
 /// Why some bytes are no commit.
+///
+/// ```
+/// use shardfmt::{Commit, CommitError};
+///
+/// let newer = Commit::from_bytes(br#"{"format": 99}"#);
+/// assert_eq!(newer, Err(CommitError::TooNew { found: 99, supported: 1 }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum CommitError {
@@ -106,6 +135,16 @@ pub enum CommitError {
 
 /// The operation that made a version: a word of `a-z`, digits and `-`. Words that this release does not know
 /// are kept as they are.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::Operation;
+///
+/// assert_eq!("reshard".parse::<Operation>()?, Operation::RESHARD);
+/// assert!("Re Shard".parse::<Operation>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Operation(Cow<'static, str>);
@@ -166,6 +205,17 @@ pub struct OperationError {
 }
 
 /// Why a version was made, for people: at most 4096 bytes, which a terminal can show. May be empty.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::Message;
+///
+/// let message: Message = "add the scans of May\n\nThey were late.".parse()?;
+/// assert!(message.as_str().starts_with("add the scans"));
+/// assert!("clears the screen: \u{1b}[2J".parse::<Message>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Message(String);

@@ -16,6 +16,13 @@ use crate::merkle::{self, NodeHash};
 use crate::row::RowDigest;
 
 /// Names a grain: its shard, the rows per grain (a power of two), and which of the shard's grains it is.
+///
+/// ```
+/// use shardfmt::{GrainKey, ShardId};
+///
+/// let key = GrainKey { shard: ShardId::of(b"a shard's file"), rows: 64, index: 2 };
+/// assert_eq!(key.to_string(), format!("{}/2x64", key.shard.short()));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct GrainKey {
@@ -34,6 +41,29 @@ impl fmt::Display for GrainKey {
 }
 
 /// A view of a grain's bytes. What [`Grain::parse`] accepts is well formed; whether it is true, [`Grain::verify`] tells.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::{Grain, GrainKey, GrainTree, Shard};
+///
+/// let shard = Shard::from_bytes(finished.bytes)?;
+/// let tree = GrainTree::new(&finished.sidecar.rows, 2);
+/// let bytes = shard.grain_in(&tree, 1)?;
+///
+/// let grain = Grain::parse(&bytes)?;
+/// let key = GrainKey { shard: finished.id, rows: 2, index: 1 };
+/// grain.verify(key, finished.entry.rows, finished.entry.root)?;
+/// assert_eq!(grain.row_count(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Grain<'a> {
     path: &'a [[u8; 32]],
@@ -156,6 +186,27 @@ pub(crate) fn take_u32(bytes: &[u8]) -> Option<(usize, &[u8])> {
 }
 
 /// Why some bytes are not the grain that was asked for.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::{Grain, GrainError, GrainKey, GrainTree, Shard};
+///
+/// let shard = Shard::from_bytes(finished.bytes)?;
+/// let bytes = shard.grain_in(&GrainTree::new(&finished.sidecar.rows, 2), 1)?;
+/// // The rows are those of grain 1.
+/// let key = GrainKey { shard: finished.id, rows: 2, index: 0 };
+/// let refused = Grain::parse(&bytes)?.verify(key, 5, finished.entry.root);
+/// assert_eq!(refused, Err(GrainError::Corrupt { key }));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum GrainError {

@@ -19,6 +19,16 @@ use crate::row::RowDigest;
 pub use part::{Apart, Part, path_among};
 
 /// The hash of a subtree.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::{NodeHash, RowDigest, merkle};
+///
+/// let root = merkle::root(&[RowDigest::of(b"a row"), RowDigest::of(b"another")]);
+/// assert_eq!(root.to_string().parse::<NodeHash>()?, root);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeHash(pub [u8; 32]);
 
@@ -70,6 +80,25 @@ impl<'de> Deserialize<'de> for NodeHash {
 }
 
 /// The part of a shard's tree above its grains: made once, it gives the path of every grain.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::GrainTree;
+///
+/// // 5 rows in grains of 2: the root is the shard's, with grains of any size.
+/// let tree = GrainTree::new(&finished.sidecar.rows, 2);
+/// assert_eq!(tree.grain_count(), 3);
+/// assert_eq!(tree.root(), finished.entry.root);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct GrainTree {
     grain_rows: u32,
@@ -148,6 +177,15 @@ pub fn path(rows: &[RowDigest], grain_rows: u32, index: u32) -> Vec<NodeHash> {
 }
 
 /// Whether `rows_of_grain` are the rows of grain `index` of the shard with this root and number of rows.
+///
+/// ```
+/// use shardfmt::{RowDigest, merkle};
+///
+/// let rows: Vec<RowDigest> = (0..5_u8).map(|n| RowDigest::of(&[n])).collect();
+/// let (root, path) = (merkle::root(&rows), merkle::path(&rows, 2, 1));
+/// assert!(merkle::verify(root, 5, 2, 1, &rows[2..4], &path));
+/// assert!(!merkle::verify(root, 5, 2, 1, &rows[0..2], &path));
+/// ```
 pub fn verify(
     root: NodeHash,
     shard_rows: u32,

@@ -74,6 +74,17 @@ pub struct NameError {
 }
 
 /// A lasting name for one version of a dataset: like a [`DatasetName`], and not to be taken for a version's id.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::TagName;
+///
+/// assert_eq!("v1".parse::<TagName>()?.as_str(), "v1");
+/// // A tag must not read like a version's id.
+/// assert!("3fa9c2".parse::<TagName>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct TagName(String);

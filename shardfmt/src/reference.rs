@@ -27,6 +27,17 @@ pub struct DatasetRef {
 }
 
 /// Which of a dataset's versions is meant.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::At;
+///
+/// assert_eq!("~2".parse::<At>()?, At::Back(2));
+/// assert_eq!("v1".parse::<At>()?, At::Tag("v1".parse()?));
+/// assert_eq!("3fa9c2".parse::<At>()?, At::Version("3fa9c2".parse()?));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum At {
     /// `NAME`: the present one.
@@ -99,6 +110,18 @@ impl<'de> Deserialize<'de> for DatasetRef {
 }
 
 /// The beginning of a version's id, or all of it: 6 to 64 lower-case hexadecimal digits.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::{VersionId, VersionPrefix};
+///
+/// let version = VersionId::of(b"a manifest");
+/// let prefix: VersionPrefix = version.to_string()[..6].parse()?;
+/// assert!(prefix.fits(version));
+/// assert_eq!(prefix.whole(), None);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct VersionPrefix(String);
 

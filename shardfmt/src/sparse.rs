@@ -18,6 +18,18 @@ const DIGEST: u8 = 0;
 const ROW: u8 = 1;
 
 /// A row of a grain, or its leaf.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::RowDigest;
+/// use shardfmt::sparse::{self, Item, SparseGrain};
+///
+/// let bytes = sparse::build(&[Item::Digest(RowDigest::of(b"one")), Item::Row(b"two")], &[]);
+/// let grain = SparseGrain::parse(&bytes)?;
+/// assert_eq!([grain.row(0), grain.row(1)], [None, Some(&b"two"[..])]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Item<'a> {
     /// Its canonical bytes.
@@ -28,6 +40,24 @@ pub enum Item<'a> {
 
 /// A view of some rows of a grain. What [`SparseGrain::parse`] accepts is well formed; whether it is true,
 /// [`SparseGrain::verify`] tells.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::sparse::{self, Item};
+/// use shardfmt::{GrainKey, RowDigest, ShardId, SparseGrain, merkle};
+///
+/// // Row 1 alone, of a grain with all 4 rows of a shard.
+/// let rows: Vec<RowDigest> = (0..4_u8).map(|n| RowDigest::of(&[n])).collect();
+/// let items = [Item::Digest(rows[0]), Item::Row(&[1]), Item::Digest(rows[2]), Item::Digest(rows[3])];
+/// let bytes = sparse::build(&items, &merkle::path(&rows, 4, 0));
+///
+/// let grain = SparseGrain::parse(&bytes)?;
+/// let key = GrainKey { shard: ShardId::of(b"a shard's file"), rows: 4, index: 0 };
+/// grain.verify(key, 4, merkle::root(&rows))?;
+/// assert_eq!(grain.row(1), Some(&[1][..]));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct SparseGrain<'a> {
     path: &'a [[u8; 32]],

@@ -13,6 +13,23 @@ use serde::{Deserialize, Serialize};
 pub const MEASURED_COLUMNS: usize = 256;
 
 /// The statistics of some samples.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// let statistics = finished.entry.statistics.ok_or("the writer measured no column")?;
+/// let label = &statistics.columns[0];
+/// assert_eq!(label.count, 5);
+/// assert_eq!(label.spread.map(|spread| (spread.min, spread.max)), Some((1.0, 5.0)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Statistics {
     /// The lengths of the canonical rows.
@@ -76,6 +93,14 @@ mod exact {
 }
 
 /// The measured quantity of the values of a type.
+///
+/// ```
+/// use shardfmt::arrow::datatypes::DataType;
+/// use shardfmt::statistics::Measure;
+///
+/// assert_eq!(Measure::of(&DataType::Float32), Measure::Values);
+/// assert_eq!(Measure::of(&DataType::Utf8), Measure::Lengths);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Measure {
     /// The values themselves: numbers, truth values (0 and 1), and points in time as the integers that they are stored as.
@@ -255,6 +280,23 @@ impl Statistics {
 }
 
 /// Gathers [`Statistics`] while samples pass.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::statistics::Gatherer;
+///
+/// let mut gatherer = Gatherer::new(&rows.schema());
+/// gatherer.add(&rows, [8; 5].into_iter());
+/// let statistics = gatherer.finish();
+/// assert_eq!(statistics.row_bytes.p50, 8);
+/// assert_eq!(statistics.columns[0].count, 5);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Gatherer {
     lengths: Vec<u32>,

@@ -25,6 +25,31 @@ const LEAST_BYTES_PER_SHARD: u64 = 100;
 /// the version's id. Methods that return a `Result` may read, and wait for it.
 ///
 /// A manifest written before there were totals is read whole when it is opened.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// # let config = serde_json::json!({});
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// use shardfmt::ManifestFile;
+/// use shardfmt::manifest::LocalManifest;
+///
+/// let dir = tempfile::tempdir()?;
+/// let place = LocalManifest { file: dir.path().join("manifest"), tree: dir.path().join("tree") };
+/// std::fs::write(&place.file, manifest.encode())?;
+///
+/// let file = ManifestFile::open(manifest.id(), place)?;
+/// assert_eq!(file.totals().samples, 5);
+/// assert_eq!(file.find_sample(4)?, Some((0, 4)));
+/// # Ok(())
+/// # }
+/// ```
 pub struct ManifestFile {
     id: VersionId,
     file: VerifiedFile,

@@ -203,6 +203,10 @@ fn parse_schema(hex: &str) -> Result<SchemaRef, String> {
 }
 
 /// The schema that [`schema_message`] wrote, checked to be one that rows can have.
+///
+/// # Errors
+///
+/// The fault in one line, when the bytes are no such message or rows cannot have the schema.
 pub fn parse_schema_message(bytes: &[u8]) -> Result<SchemaRef, String> {
     let message: Range<usize> = 8..bytes.len();
     let message = bytes.get(message).ok_or("its schema is cut off")?;

@@ -25,6 +25,30 @@ const RECORD_BATCH_WEIGHT: u64 = 1 << 20;
 const MOST_LABELS: usize = 1 << 16;
 
 /// The totals of all shards of a version.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// # let config = serde_json::json!({});
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// # use shardfmt::ManifestFile;
+/// # use shardfmt::manifest::LocalManifest;
+/// # let dir = tempfile::tempdir()?;
+/// # let place = LocalManifest { file: dir.path().join("manifest"), tree: dir.path().join("tree") };
+/// # std::fs::write(&place.file, manifest.encode())?;
+/// # let file = ManifestFile::open(manifest.id(), place)?;
+/// let totals = file.totals();
+/// assert_eq!((totals.shards, totals.samples), (1, 5));
+/// assert_eq!(totals.digest_sum, finished.entry.digest_sum);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Totals {
     /// How many shards there are.

@@ -8,6 +8,32 @@ use std::path::{Path, PathBuf};
 use super::ManifestBytes;
 
 /// Where a manifest and its tree lie on disk.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// # let config = serde_json::json!({});
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// use shardfmt::ManifestFile;
+/// use shardfmt::manifest::{LocalManifest, tree_of};
+///
+/// let dir = tempfile::tempdir()?;
+/// let place = LocalManifest { file: dir.path().join("manifest"), tree: dir.path().join("tree") };
+/// let bytes = manifest.encode();
+/// std::fs::write(&place.file, &bytes)?;
+/// if let Some(tree) = tree_of(&bytes) {
+///     std::fs::write(&place.tree, tree)?;
+/// }
+/// assert_eq!(ManifestFile::open(manifest.id(), place)?.manifest()?, manifest);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct LocalManifest {
     /// The manifest.

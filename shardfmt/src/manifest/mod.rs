@@ -44,6 +44,31 @@ pub const CLASSES_KEY: &str = "shardd.classes";
 pub const SKIPPED_LISTED: usize = 10_000;
 
 /// A file that was ingested.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::digest::Digest;
+/// use shardfmt::{InputDigest, Manifest};
+///
+/// let file = b"label\n3\n1\n4\n1\n5\n";
+/// let input = InputDigest {
+///     name: "labels.csv".into(),
+///     bytes: file.len() as u64,
+///     digest: Digest::of(file),
+/// };
+/// let config = serde_json::json!({});
+/// let manifest = Manifest::new(rows.schema(), vec![finished.entry], config, vec![input.clone()]);
+/// assert_eq!(Manifest::decode(&manifest.encode())?.inputs, [input]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct InputDigest {
@@ -56,6 +81,27 @@ pub struct InputDigest {
 }
 
 /// One version of a dataset.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::Manifest;
+///
+/// let config = serde_json::json!({ "mix": "sequential" });
+/// let manifest = Manifest::new(rows.schema(), vec![finished.entry], config, vec![]);
+/// assert_eq!(manifest.sample_count(), 5);
+///
+/// let read = Manifest::decode(&manifest.encode())?;
+/// assert_eq!(read.id(), manifest.id());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     /// The schema of the samples.
@@ -74,6 +120,26 @@ pub struct Manifest {
 
 /// A file, member or row of the input that could not be read and was passed over, as the settings of the
 /// ingest allow.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// # let config = serde_json::json!({});
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// use shardfmt::{Manifest, Skipped};
+///
+/// let skipped = Skipped { name: "5.png".into(), reason: "it ends too early".into() };
+/// let manifest = Manifest { skipped: vec![skipped.clone()], skipped_count: 1, ..manifest };
+/// assert_eq!(Manifest::decode(&manifest.encode())?.skipped, [skipped]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Skipped {
     /// Which one.
@@ -208,6 +274,12 @@ fn sorted(value: &Value) -> Value {
 }
 
 /// Why some bytes are no manifest.
+///
+/// ```
+/// use shardfmt::{Manifest, ManifestError};
+///
+/// assert!(matches!(Manifest::decode(b"no Arrow file"), Err(ManifestError::Corrupt(_))));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum ManifestError {

@@ -25,6 +25,28 @@ pub const SCHEMA_MEMBER: &str = "__shardd_schema__";
 pub const NOTHING: &str = "__null__";
 
 /// Writes and reads the members of samples of one schema.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::RowCodec;
+/// use shardfmt::member::Members;
+///
+/// let mut row = Vec::new();
+/// RowCodec::new(rows.schema())?.encode(&rows, 0, &mut row)?;
+/// let members = Members::new(rows.schema())?;
+/// let files = members.write(&row)?;
+///
+/// let files: Vec<(&str, &[u8])> = files.iter().map(|m| (m.suffix.as_str(), m.content.as_slice())).collect();
+/// let mut read = Vec::new();
+/// members.read(&files, &mut read)?;
+/// assert_eq!(read, row);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Members {
     schema: SchemaRef,

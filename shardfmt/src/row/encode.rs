@@ -14,6 +14,26 @@ use super::plain::{Kind, Shape};
 use super::{MAX_ROW_BYTES, RowError};
 
 /// Writes the rows of one record batch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::{RowCodec, RowDigest};
+///
+/// let encoder = RowCodec::new(rows.schema())?.encoder(&rows)?;
+/// let (mut digests, mut canonical) = (vec![], vec![]);
+/// for row in 0..rows.num_rows() {
+///     canonical.clear();
+///     encoder.encode(row, &mut canonical)?;
+///     digests.push(RowDigest::of(&canonical));
+/// }
+/// assert_eq!(digests[1], digests[3]); // both have label 1
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RowEncoder {
     columns: Vec<Column>,

@@ -21,6 +21,25 @@ use super::{RowCodec, RowError};
 use crate::size::MAX_SHARD_BYTES;
 
 /// Rows to gather, wherever they lie.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::RowCodec;
+/// use shardfmt::row::{Fresh, Rows};
+///
+/// let codec = RowCodec::new(rows.schema())?;
+/// let encoder = codec.encoder(&rows)?;
+/// let picked = Rows::Columns(vec![(&encoder, 4), (&encoder, 0)]);
+/// let batch = codec.gather(&picked, &Fresh)?;
+/// assert_eq!(batch.slice(0, 1), rows.slice(4, 1));
+/// assert_eq!(batch.slice(1, 1), rows.slice(0, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub enum Rows<'a> {
     /// Canonical rows.

@@ -34,6 +34,17 @@ pub use plain::{plain_batch, plain_schema};
 pub const MAX_ROW_BYTES: usize = 1 << 30;
 
 /// The digest of a canonical row: the first 16 bytes of its BLAKE3 hash under a key of its own.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::RowDigest;
+///
+/// let digest = RowDigest::of(b"a canonical row");
+/// assert_eq!(digest.to_string().parse::<RowDigest>()?, digest);
+/// assert_eq!(RowDigest::of_each(&[b"a canonical row"]), [digest]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RowDigest(pub [u8; 16]);
 
@@ -93,6 +104,15 @@ impl fmt::Debug for RowDigest {
 ///
 /// Two sets of rows with equal sums are equal unless someone went to great lengths: it detects faults, it does not
 /// prove anything against an adversary. Written as 32 hexadecimal digits, most significant first.
+///
+/// ```
+/// use shardfmt::{DigestSum, RowDigest};
+///
+/// let rows = [RowDigest::of(b"one"), RowDigest::of(b"two"), RowDigest::of(b"three")];
+/// let sum: DigestSum = rows.into_iter().sum();
+/// assert_eq!(rows.into_iter().rev().sum::<DigestSum>(), sum);
+/// assert_ne!(rows[1..].iter().copied().sum::<DigestSum>(), sum);
+/// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DigestSum(pub u128);
 
@@ -159,6 +179,22 @@ impl<'de> Deserialize<'de> for DigestSum {
 /// Writes and reads the canonical rows of one schema.
 ///
 /// The schema must be *plain*: no dictionaries, views, run-end encoding or unions ([`plain_schema`] makes it so).
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::RowCodec;
+///
+/// let codec = RowCodec::new(rows.schema())?;
+/// let mut canonical = Vec::new();
+/// codec.encode(&rows, 2, &mut canonical)?;
+/// assert_eq!(codec.decode([canonical.as_slice()])?, rows.slice(2, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct RowCodec {
     schema: SchemaRef,
@@ -225,6 +261,20 @@ impl RowCodec {
 }
 
 /// Why a row could not be written or read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::arrow::datatypes::{DataType, Field, Schema};
+/// use shardfmt::{RowCodec, RowError, row};
+///
+/// // A view is not plain.
+/// let schema = Schema::new(vec![Field::new("word", DataType::Utf8View, false)]);
+/// let plain = row::plain_schema(&schema)?;
+/// assert!(matches!(RowCodec::new(schema.into()), Err(RowError::Unsupported { .. })));
+/// assert!(RowCodec::new(plain).is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum RowError {

@@ -171,6 +171,21 @@ fn plain_type(data_type: &DataType, depth: usize) -> DataType {
 /// # Errors
 ///
 /// [`RowError::Mismatch`] when the batch has other columns; Arrow's error when a value does not fit.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::arrow::array::{Array, ArrayRef, DictionaryArray, RecordBatch, StringArray};
+/// use shardfmt::arrow::datatypes::Int32Type;
+/// use shardfmt::row::{plain_batch, plain_schema};
+/// use std::sync::Arc;
+///
+/// let words: DictionaryArray<Int32Type> = ["cat", "dog", "cat"].into_iter().collect();
+/// let batch = RecordBatch::try_from_iter([("word", Arc::new(words) as ArrayRef)])?;
+/// let plain = plain_batch(&batch, &plain_schema(&batch.schema())?)?;
+/// assert_eq!(plain.column(0).to_data(), StringArray::from(vec!["cat", "dog", "cat"]).to_data());
+/// # Ok(())
+/// # }
+/// ```
 pub fn plain_batch(batch: &RecordBatch, plain: &SchemaRef) -> Result<RecordBatch, RowError> {
     if batch.num_columns() != plain.fields().len() {
         let reason = format!("it has {} columns, not {}", batch.num_columns(), plain.fields().len());

@@ -13,6 +13,18 @@ use crate::digest::from_text;
 /// How the buffers of a shard are compressed, each for itself, as Arrow's format has it.
 ///
 /// Written `none`, `lz4`, `zstd` (level 3) or `zstd:LEVEL`. A level belongs to the writing: a shard does not tell it.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::Compression;
+/// use shardfmt::shard::ZstdLevel;
+///
+/// assert_eq!("zstd".parse::<Compression>()?, Compression::Zstd(ZstdLevel::default()));
+/// assert_eq!("zstd:9".parse::<Compression>()?.to_string(), "zstd:9");
+/// assert!("zip".parse::<Compression>().is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Compression {
     /// Not at all: a shard is mapped and read in place, and any of its rows by byte range.
@@ -25,6 +37,13 @@ pub enum Compression {
 }
 
 /// How much time Zstandard takes to make things small: 1 to 22, by default 3.
+///
+/// ```
+/// use shardfmt::shard::ZstdLevel;
+///
+/// assert!(ZstdLevel::new(22).is_some());
+/// assert_eq!(ZstdLevel::new(0), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ZstdLevel(u8);
 

@@ -17,6 +17,24 @@ pub const LABEL_COLUMN: &str = "label";
 pub type Labels = BTreeMap<Arc<str>, u64>;
 
 /// The entry of one shard in a manifest.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// let entry = finished.entry;
+/// assert_eq!(entry.rows, 5);
+/// assert_eq!(entry.bytes, finished.bytes.len() as u64);
+/// // The column `label` has a histogram: label 1 occurs twice.
+/// assert_eq!(entry.labels.and_then(|labels| labels.get("1").copied()), Some(2));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ShardEntry {
     /// The digest of the shard's file.

@@ -96,6 +96,10 @@ impl BlockPlace {
 }
 
 /// A schema from its FlatBuffers form.
+///
+/// # Errors
+///
+/// The fault in one line, when the schema is big-endian or Arrow cannot convert it.
 pub fn schema_from(schema: ipc::Schema<'_>) -> Result<Schema, Reason> {
     if schema.endianness() != ipc::Endianness::Little {
         return Err("it is big-endian".to_owned());

@@ -47,6 +47,30 @@ const HASHED_AT_ONCE: usize = 1 << 18;
 /// A shard that was read and checked: its record batches are valid Arrow data of its schema.
 ///
 /// That its bytes are those of a certain id is checked by [`verify`](Self::verify) only.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::{RowDigest, Shard};
+///
+/// let dir = tempfile::tempdir()?;
+/// let path = dir.path().join(finished.id.to_string());
+/// std::fs::write(&path, &finished.bytes)?;
+///
+/// let shard = Shard::open(&path)?;
+/// shard.verify(finished.id)?;
+/// let mut canonical = Vec::new();
+/// shard.encode_row(2, &mut canonical)?;
+/// assert_eq!(RowDigest::of(&canonical), finished.sidecar.rows[2]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Shard {
     name: String,
@@ -318,6 +342,24 @@ fn map(path: &Path) -> io::Result<Buffer> {
 }
 
 /// Why a shard or sidecar could not be written or read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::{Shard, ShardError, ShardId};
+///
+/// let other = ShardId::of(b"another shard's file");
+/// let refused = Shard::from_bytes(finished.bytes)?.verify(other);
+/// assert!(matches!(refused, Err(ShardError::WrongDigest { found, .. }) if found == finished.id));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum ShardError {

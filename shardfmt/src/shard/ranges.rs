@@ -24,6 +24,28 @@ use super::{MAX_SHARD_BYTES, ShardError};
 const WORTHWHILE_GAP: u64 = 256;
 
 /// The ranges of a shard's file for some rows, and the way to make rows of them.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// // Fetch rows 1 and 2 of a shard that lies elsewhere.
+/// let plan = finished.sidecar.read_plan(&rows.schema(), &[1..3])?;
+/// let mut fetched = Vec::new();
+/// for range in plan.ranges() {
+///     fetched.push(&finished.bytes[range.start as usize..range.end as usize]);
+/// }
+/// let parts = plan.decode(&fetched)?;
+/// assert_eq!(parts[0], [rows.slice(1, 2)]);
+/// assert!(plan.bytes() < finished.entry.bytes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct RangePlan {
     shard: String,

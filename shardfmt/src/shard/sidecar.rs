@@ -21,6 +21,25 @@ const MAGIC: &[u8; 8] = b"SHARDROW";
 const FORMAT: u32 = 1;
 
 /// The digests of a shard's rows and where they lie in its file.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::Sidecar;
+///
+/// let sidecar = Sidecar::decode(&finished.sidecar.encode())?;
+/// assert_eq!(sidecar.shard, finished.id);
+/// assert_eq!(sidecar.rows.len(), 5);
+/// assert_eq!(sidecar.root(), finished.entry.root);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sidecar {
     /// The shard whose sidecar this is.

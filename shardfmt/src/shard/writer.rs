@@ -31,6 +31,25 @@ const MAX_CLASSES: usize = 4096;
 const MAX_CLASS_BYTES: usize = 256 << 10;
 
 /// Makes one shard of rows.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// use shardfmt::{Compression, Shard, ShardWriter};
+///
+/// let mut writer = ShardWriter::with_compression(rows.schema(), Compression::Lz4)?;
+/// writer.push(&rows)?;
+/// writer.push(&rows)?;
+/// assert_eq!(writer.rows(), 10);
+///
+/// let shard = Shard::from_bytes(writer.finish()?.bytes)?;
+/// assert_eq!(shard.rows(), 10);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ShardWriter {
     codec: RowCodec,
     least_row_bytes: usize,
@@ -50,6 +69,25 @@ pub struct ShardWriter {
 }
 
 /// A shard and all that is known of it. Only made of a shard that was hashed: its parts belong together.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+/// # use std::sync::Arc;
+/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
+/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
+/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
+/// # writer.push(&rows)?;
+/// # let finished = writer.finish()?;
+/// use shardfmt::digest::Digest;
+///
+/// // The file, its name, its sidecar and its entry belong together.
+/// assert_eq!(Digest::of(&finished.bytes), finished.id.0);
+/// assert_eq!(finished.entry.id, finished.id);
+/// assert_eq!(finished.sidecar.root(), finished.entry.root);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct FinishedShard {
