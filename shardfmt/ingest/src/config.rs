@@ -17,6 +17,25 @@ use super::kind::Kind;
 const LONGEST_SEQUENCE: u32 = 1 << 24;
 
 /// In which order the rows of the input are laid into shards.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let sink = Kept::default();
+/// use shardd_ingest::{IngestConfig, IngestError, Inputs, Mix, NoProgress, Resources, Source, ingest};
+///
+/// let csv: String = (0..1000).fold("n\n".into(), |csv, n| csv + &format!("{n}\n"));
+/// let shards = |mix, seed| {
+///     let config = IngestConfig { mix, seed, ..IngestConfig::default() };
+///     let source = Source::new(Inputs::in_memory("n.csv", csv.clone()), &config)?;
+///     let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?;
+///     Ok::<_, IngestError>(manifest.shards)
+/// };
+/// assert_eq!(shards(Mix::Sequential, 0)?, shards(Mix::Sequential, 1)?);
+/// assert_ne!(shards(Mix::Random, 0)?, shards(Mix::Random, 1)?);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mix {
@@ -31,6 +50,23 @@ pub enum Mix {
 }
 
 /// The action on input that cannot be read: a damaged file, a line or member that makes no row.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{Ingest, IngestConfig, IngestError, Inputs, NoProgress, OnError, Resources, Source};
+///
+/// let lines = "{\"n\": 1}\nno JSON\n{\"n\": 2}\n";
+/// let count = |on_error| {
+///     let config = IngestConfig { on_error, ..IngestConfig::default() };
+///     let source = Source::new(Inputs::in_memory("n.jsonl", lines), &config)?;
+///     let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
+///     Ok::<_, IngestError>(read.sample_count())
+/// };
+/// assert!(count(OnError::Fail).is_err());
+/// assert_eq!(count(OnError::Skip)?, 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OnError {
@@ -42,6 +78,20 @@ pub enum OnError {
 }
 
 /// The unit of a document in a text file.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{Documents, Ingest, IngestConfig, Inputs, NoProgress, Resources, Source};
+///
+/// for (documents, count) in [(Documents::File, 1), (Documents::Line, 4), (Documents::BlankLine, 2)] {
+///     let config = IngestConfig { documents, ..IngestConfig::default() };
+///     let source = Source::new(Inputs::in_memory("poem.txt", "one\ntwo\n\nthree\n"), &config)?;
+///     let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
+///     assert_eq!(read.sample_count(), count);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Documents {
@@ -55,6 +105,17 @@ pub enum Documents {
 }
 
 /// The separator of the fields of a CSV file.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{Delimiter, IngestConfig, Inputs, Source};
+///
+/// let config = IngestConfig { delimiter: Some(Delimiter::Semicolon), ..IngestConfig::default() };
+/// let source = Source::new(Inputs::in_memory("words.csv", "word;label\ncat;0\n"), &config)?;
+/// assert_eq!(source.schema().fields().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each name is its format")]
@@ -77,6 +138,23 @@ impl Delimiter {
 }
 
 /// Settings of an ingest. Recorded in the manifest with the shard size that was used.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, Inputs, Source};
+/// use shardfmt::arrow::datatypes::DataType;
+///
+/// let config = IngestConfig {
+///     columns: Some(vec!["label".into()]),
+///     types: [("label".into(), "Int32".into())].into(),
+///     ..IngestConfig::default()
+/// };
+/// let source = Source::new(Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n"), &config)?;
+/// assert_eq!(source.schema().fields().len(), 1);
+/// assert_eq!(source.schema().field(0).data_type(), &DataType::Int32);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct IngestConfig {
@@ -207,6 +285,16 @@ pub(super) fn folder(under: Option<&str>) -> Result<Option<String>, IngestError>
 ///
 /// Ranges of one seed that do not overlap share no row, and ranges that cover `0..2^64` lose none: the way to make a
 /// training set and its hold-out from one source. Equal rows always fall on the same side.
+///
+/// ```
+/// use shardd_ingest::HashRange;
+/// use shardfmt::RowDigest;
+///
+/// let (training, held_out) = (HashRange::parts(7, 0, 9, 10), HashRange::parts(7, 9, 10, 10));
+/// for row in (0..100_u8).map(|n| RowDigest::of(&[n])) {
+///     assert_ne!(training.holds(&row), held_out.holds(&row));
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HashRange {

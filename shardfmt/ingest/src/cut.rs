@@ -70,6 +70,14 @@ impl Cut {
 
 /// The rows of each shard that an ingest makes of `rows` rows of `bytes` canonical bytes in all with the
 /// default sizes, in manifest order.
+///
+/// ```
+/// use shardd_ingest::default_shard_rows;
+///
+/// let shards = default_shard_rows(60_000, 60_000 * 785);
+/// assert_eq!(shards.iter().sum::<u32>(), 60_000);
+/// assert!(shards.len() > 1);
+/// ```
 pub fn default_shard_rows(rows: u64, bytes: u64) -> Vec<u32> {
     let cut = Cut::new(rows, bytes, None);
     let rows_of = |index| {

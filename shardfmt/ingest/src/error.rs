@@ -18,6 +18,17 @@ pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.
 
 /// Why an ingest stopped. Nothing was committed: shards already handed to the sink are harmless, and running again
 /// makes the same ones.
+///
+/// ```
+/// use shardd_ingest::{IngestConfig, IngestError, Source};
+/// use std::path::Path;
+///
+/// match Source::open(Path::new("no/such/words.csv"), &IngestConfig::default()) {
+///     Err(IngestError::Missing { path }) => assert_eq!(path, Path::new("no/such/words.csv")),
+///     Err(other) => panic!("{other}"),
+///     Ok(_) => panic!("there is no such file"),
+/// }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "each message names its fields")]

@@ -11,6 +11,17 @@ pub(crate) const CHANNELS: u32 = 3;
 pub(crate) const MOST_DECODED: u64 = 512 << 20;
 
 /// Width and height in pixels, written `224x224`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::ImageSize;
+///
+/// let size: ImageSize = "224x160".parse()?;
+/// assert_eq!((size.width(), size.height()), (224, 160));
+/// assert_eq!(ImageSize::new(0, 160), None);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ImageSize {

@@ -21,6 +21,33 @@ use super::{IngestError, LargestRow};
 const READ_AHEAD: usize = 1 << 20;
 
 /// The bytes of one input file, to be opened when they are needed.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use bytes::Bytes;
+/// use shardd_ingest::{Content, IngestConfig, InputFile, Inputs, ReadAt, Source};
+/// use std::io;
+/// use std::sync::Arc;
+///
+/// #[derive(Debug)]
+/// struct Text(&'static str);
+///
+/// impl Content for Text {
+///     fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+///         Ok(Arc::new(Bytes::from(self.0)))
+///     }
+///     fn is_near(&self) -> bool {
+///         true
+///     }
+/// }
+///
+/// let csv = "word\ncat\n";
+/// let file = InputFile::new("words.csv", "words.csv", csv.len() as u64, "", Arc::new(Text(csv)));
+/// let inputs = Inputs::of_files("words.csv", vec![file], true, None)?;
+/// assert_eq!(Source::new(inputs, &IngestConfig::default())?.schema().field(0).name(), "word");
+/// # Ok(())
+/// # }
+/// ```
 pub trait Content: fmt::Debug + Send + Sync {
     /// Opens it. Called several times: for a look at its beginning, and for each pass over it.
     ///
@@ -34,6 +61,18 @@ pub trait Content: fmt::Debug + Send + Sync {
 }
 
 /// Bytes that can be read anywhere, from several threads.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use bytes::Bytes;
+/// use shardd_ingest::ReadAt;
+///
+/// let (bytes, mut buffer) = (Bytes::from("a cat"), [0; 8]);
+/// assert_eq!(bytes.read_at(&mut buffer, 2)?, 3);
+/// assert_eq!(&buffer[..3], b"cat");
+/// # Ok(())
+/// # }
+/// ```
 pub trait ReadAt: Send + Sync {
     /// Reads up to the length of `buffer` from `offset` on; 0 only at the end. Who wants all of a small file asks for it
     /// at once, from the beginning, and for the next one by name after that: a distant file may be fetched
@@ -60,6 +99,21 @@ impl ReadAt for Bytes {
 }
 
 /// One file of the input.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::Inputs;
+///
+/// // Read two files in memory as those of a folder.
+/// let mut files = Inputs::in_memory("a.csv", "word\ncat\n").into_files();
+/// let other = Inputs::in_memory("a.csv", "word\ndog\n").into_files();
+/// files.extend(other.into_iter().map(|file| file.named("b.csv")));
+///
+/// let inputs = Inputs::of_files("words", files, false, None)?;
+/// assert_eq!(inputs.bytes(), 18);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct InputFile {
     /// Where it lies, for messages.
@@ -89,6 +143,23 @@ pub(super) enum Unfit {
 }
 
 /// Which links in a folder are followed.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, IngestError, Inputs, Links, Source};
+///
+/// let (folder, elsewhere) = (tempfile::tempdir()?, tempfile::tempdir()?);
+/// let target = elsewhere.path().join("words.txt");
+/// std::fs::write(&target, "cat")?;
+/// std::os::unix::fs::symlink(&target, folder.path().join("words.txt"))?;
+///
+/// let config = IngestConfig::default();
+/// let open = |links| Source::new(Inputs::local(folder.path(), None, links)?, &config);
+/// assert!(matches!(open(Links::Within), Err(IngestError::LeadsOut { .. })));
+/// assert_eq!(open(Links::Followed)?.bytes(), 3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Links {
     /// Those to what lies in the folder, too.

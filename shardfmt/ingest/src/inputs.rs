@@ -24,6 +24,22 @@ impl Content for InMemory {
 }
 
 /// All files of an input, in the one order that ingest knows: by the bytes of their names.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, Inputs, Links, Source};
+///
+/// let folder = tempfile::tempdir()?;
+/// std::fs::write(folder.path().join("a.csv"), "word,label\ncat,0\n")?;
+/// std::fs::write(folder.path().join("b.csv"), "word,label\ndog,1\n")?;
+///
+/// let inputs = Inputs::local(folder.path(), None, Links::Within)?;
+/// assert_eq!(inputs.bytes(), 34);
+/// let source = Source::new(inputs, &IngestConfig::default())?;
+/// assert_eq!(source.schema().field(1).name(), "label");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Inputs {
     pub(super) path: PathBuf,

@@ -6,6 +6,18 @@ use serde::{Deserialize, Serialize};
 const IMAGE_ENDINGS: &[&str] = &[".png", ".jpg", ".jpeg", ".webp", ".bmp"];
 
 /// A kind of input.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, Inputs, Kind, Source};
+///
+/// let config = IngestConfig { format: Some(Kind::JsonLines), ..IngestConfig::default() };
+/// let source = Source::new(Inputs::in_memory("numbers", "{\"n\": 1}\n"), &config)?;
+/// assert_eq!(source.kind(), Kind::JsonLines);
+/// assert_eq!(source.kind().description(), "JSON Lines");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]

@@ -9,6 +9,34 @@
 //! The version depends on the input and the [`IngestConfig`] alone: not on the number of threads, the memory, the
 //! machine, the clock, interruptions, or where the input lies. This module knows nothing of networks, names of datasets or
 //! commits.
+//!
+//! ```
+//! use shardd_ingest::{IngestConfig, Inputs, Mix, NoProgress, Resources, Sink, Source, ingest};
+//! use shardfmt::{FinishedShard, ShardId};
+//! use std::path::PathBuf;
+//!
+//! struct Directory(PathBuf);
+//!
+//! impl Sink for Directory {
+//!     fn put_shard(&self, shard: FinishedShard) -> std::io::Result<()> {
+//!         std::fs::write(self.0.join(shard.id.to_string()), &shard.bytes)
+//!     }
+//!     fn has_shard(&self, id: &ShardId) -> std::io::Result<bool> {
+//!         self.0.join(id.to_string()).try_exists()
+//!     }
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let directory = tempfile::tempdir()?;
+//! let sink = Directory(directory.path().into());
+//! let config = IngestConfig { mix: Mix::Sequential, ..IngestConfig::default() };
+//! let source = Source::new(Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n"), &config)?;
+//! let manifest = ingest(source, &config, &Resources::threads(2), &sink, &NoProgress)?;
+//! assert_eq!(manifest.sample_count(), 2);
+//! assert!(sink.has_shard(&manifest.shards[0].id)?);
+//! # Ok(())
+//! # }
+//! ```
 
 mod canonical;
 mod config;
@@ -58,6 +86,20 @@ pub use self::write::Written;
 pub use shardfmt::store::Sink;
 
 /// The resources of an ingest. Nothing of it changes the version.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::Resources;
+/// use shardfmt::ByteSize;
+///
+/// let resources = Resources { memory: ByteSize::mib(256), ..Resources::threads(2) };
+/// assert_eq!(resources.install(|| 6 * 7)?, 42);
+///
+/// let too_little = Resources { memory: ByteSize::mib(1), ..Resources::threads(2) };
+/// assert!(too_little.install(|| 6 * 7).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
     /// Threads to work with, at least one.
@@ -159,6 +201,20 @@ impl Resources {
 /// # Errors
 /// At the first fault of the input in input order (unless those are to be skipped), when there is no space for temporary
 /// files, or when the sink refuses a shard.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let sink = Kept::default();
+/// use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
+///
+/// let config = IngestConfig::default();
+/// let source = Source::new(Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n"), &config)?;
+/// let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?;
+/// assert_eq!(manifest.sample_count(), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub fn ingest(
     source: Source,
     config: &IngestConfig,

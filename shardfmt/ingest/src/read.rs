@@ -27,6 +27,26 @@ const MOST_CLASSES: usize = 1 << 20;
 const EXPANSION: u64 = 3;
 
 /// An ingest whose input is read: its rows lie ready, in their order, in memory or on disk.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let sink = Kept::default();
+/// use shardd_ingest::{HashRange, Ingest, IngestConfig, Inputs, NoProgress, Resources, Source};
+///
+/// // A training set and its hold-out, of one reading.
+/// let (config, resources) = (IngestConfig::default(), Resources::threads(1));
+/// let csv: String = (0..1000).fold("n\n".into(), |csv, n| csv + &format!("{n}\n"));
+/// let source = Source::new(Inputs::in_memory("n.csv", csv), &config)?;
+/// let parts = [HashRange::parts(7, 0, 9, 10), HashRange::parts(7, 9, 10, 10)];
+/// let read = Ingest::read(source, &config, &parts, &resources, &NoProgress)?;
+///
+/// let versions = read.write(None, &sink, &NoProgress)?.finish();
+/// assert!(versions[0].sample_count() > versions[1].sample_count());
+/// assert_eq!(versions.iter().map(|version| version.sample_count()).sum::<u64>(), 1000);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Ingest {
     pub(super) source: Source,
     pub(super) codec: RowCodec,

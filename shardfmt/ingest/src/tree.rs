@@ -115,6 +115,13 @@ impl Walk<'_> {
 }
 
 /// Whether files of this name, or below a folder of this name, are never samples.
+///
+/// ```
+/// use shardd_ingest::is_hidden;
+///
+/// assert!(is_hidden(".DS_Store"));
+/// assert!(!is_hidden("cat.png"));
+/// ```
 pub fn is_hidden(name: &str) -> bool {
     name.starts_with('.') || name == "__MACOSX"
 }

@@ -195,6 +195,18 @@ fn rows_path(directory: &Path, part: usize) -> PathBuf {
 ///
 /// # Errors
 /// When something lies there that is not this user's own directory, such as a link that someone else laid.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::private_directory;
+///
+/// let dir = tempfile::tempdir()?;
+/// std::fs::write(dir.path().join("taken"), "a file")?;
+/// private_directory(&dir.path().join("free"))?;
+/// assert!(private_directory(&dir.path().join("taken")).is_err());
+/// # Ok(())
+/// # }
+/// ```
 pub fn private_directory(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let found = fs::symlink_metadata(path)?;

@@ -22,6 +22,23 @@ const SHARD_MEMORY: u64 = 3;
 const STORED_AT_ONCE: usize = 4;
 
 /// The result of an ingest: manifests, one for each version, of shards that are stored.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let sink = Kept::default();
+/// use shardd_ingest::{Ingest, IngestConfig, Inputs, NoProgress, Resources, Source};
+///
+/// let config = IngestConfig::default();
+/// let source = Source::new(Inputs::in_memory("words.csv", "word\ncat\ndog\n"), &config)?;
+/// let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
+/// let written = read.write(None, &sink, &NoProgress)?;
+/// // Commit written.manifests() here, and then forget the progress.
+/// let manifests = written.finish();
+/// assert_eq!(manifests[0].sample_count(), 2);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Written {
     manifests: Vec<Manifest>,
     work: Work,

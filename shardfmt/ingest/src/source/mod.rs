@@ -65,6 +65,18 @@ const MANY_ROWS: u64 = 16 * PIECE_ROWS;
 const MOST_ROWS: u64 = 1 << 31;
 
 /// An input that was recognised and looked through: its schema is known, its rows are not read yet.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, Inputs, Kind, Source};
+///
+/// let inputs = Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n");
+/// let source = Source::new(inputs, &IngestConfig::default())?;
+/// assert_eq!(source.kind(), Kind::Csv);
+/// assert_eq!(source.schema().fields().len(), 2);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Source {
     path: PathBuf,

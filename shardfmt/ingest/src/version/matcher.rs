@@ -10,6 +10,17 @@ use arrow::error::ArrowError;
 use arrow::row::{RowConverter, SortField};
 
 /// Values that a column may have.
+///
+/// ```
+/// use shardd_ingest::version::{Condition, ConditionError, Matcher};
+/// use shardfmt::arrow::datatypes::{DataType, Field, Schema};
+///
+/// let schema = Schema::new(vec![Field::new("label", DataType::Int64, false)]);
+/// let label = |value: &str| Condition { column: "label".into(), values: vec![value.into()] };
+/// assert!(Matcher::new(&schema, &[label("7")]).is_ok());
+/// let refused = Matcher::new(&schema, &[label("seven")]);
+/// assert!(matches!(refused, Err(ConditionError::WrongType { .. })));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Condition {
     /// The column.
@@ -37,6 +48,28 @@ pub enum ConditionError {
 
 /// Tells which samples of one schema fit all of some conditions. Conditions on the same column are one, with the values of all.
 /// A missing value fits none.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::version::{Base, Condition, Matcher, find_rows, forget};
+/// # use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
+/// # let (kept, config) = (Kept::default(), IngestConfig::default());
+/// # let words = "word,label\ncat,0\ndog,1\ncow,0\n";
+/// # let source = Source::new(Inputs::in_memory("words.csv", words), &config)?;
+/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?;
+///
+/// let with_label_0 = Condition { column: "label".into(), values: vec!["0".into()] };
+/// let matcher = Matcher::new(&manifest.schema, &[with_label_0])?;
+/// let found = find_rows(&manifest.shards, &matcher, &kept, 1, &NoProgress)?;
+/// let rows = found.into_values().flatten().collect();
+///
+/// let base = Base { id: manifest.id(), manifest: &manifest };
+/// let without = forget(base, &rows, &kept, 1, &kept, &NoProgress)?;
+/// assert_eq!((manifest.sample_count(), without.sample_count()), (3, 1));
+/// # Ok(())
+/// # }
+/// ```
 pub struct Matcher(Vec<Column>);
 
 struct Column {

@@ -45,6 +45,29 @@ pub use store::{read_shard, read_sidecar};
 pub use verify::{Confidence, Finding, check, sample, verify};
 
 /// A version that an operation starts from.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::version::{Base, append, appending, diff, verify};
+/// use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
+///
+/// # let kept = Kept::default();
+/// let resources = Resources::threads(1);
+/// let config = IngestConfig::default();
+/// let source = Source::new(Inputs::in_memory("a.csv", "word\ncat\ndog\n"), &config)?;
+/// let old = ingest(source, &config, &resources, &kept, &NoProgress)?;
+/// let base = Base { id: old.id(), manifest: &old };
+///
+/// let config = appending(base);
+/// let source = Source::new(Inputs::in_memory("b.csv", "word\ncow\n"), &config)?;
+/// let new = append(base, source, config, false, &resources, &kept, &NoProgress)?;
+/// let changes = diff(base, Base { id: new.id(), manifest: &new }, &kept, &NoProgress)?;
+/// assert_eq!((changes.samples.kept, changes.samples.added), (2, 1));
+/// assert!(verify(&new, &[0, 1], &kept, 1, &NoProgress)?.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct Base<'a> {
     /// Its name.

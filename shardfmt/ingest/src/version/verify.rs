@@ -81,6 +81,16 @@ pub fn sample(shards: usize, count: usize, seed: u64) -> Vec<usize> {
 }
 
 /// The statement about all shards that follows from a number of intact ones chosen at random.
+///
+/// ```
+/// use shardd_ingest::version::{Confidence, sample};
+///
+/// // 300 of 1,000 shards, and all of them intact.
+/// let places = sample(1_000, 300, 7);
+/// let confidence = Confidence::of(places.len(), 1_000);
+/// assert!(confidence.chance_missed(10) < 0.03);
+/// assert_eq!(Confidence::of(1_000, 1_000).chance_missed(1), 0.0);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Confidence {
     shards: u64,

@@ -34,6 +34,27 @@ pub enum ExportFormat {
 }
 
 /// How to export.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::version::{ExportFormat, ExportOptions, export};
+/// # use shardd_ingest::{IngestConfig, Inputs, Kind, NoProgress, Resources, Source, ingest};
+/// use shardfmt::ByteSize;
+/// # let (kept, config) = (Kept::default(), IngestConfig::default());
+/// # let source = Source::new(Inputs::in_memory("words.csv", "word\ncat\ndog\n"), &config)?;
+/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?;
+///
+/// let dir = tempfile::tempdir()?;
+/// let to = dir.path().join("words");
+/// let format = ExportFormat::Parquet { zstd: true };
+/// let options = ExportOptions { format, file_size: ByteSize::mib(64) };
+/// let exported = export(&manifest, &kept, &to, options, 1, &NoProgress)?;
+/// assert_eq!(exported.files, 1);
+/// assert_eq!(Source::open(&to, &IngestConfig::default())?.kind(), Kind::Parquet);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy)]
 pub struct ExportOptions {
     /// The format.
