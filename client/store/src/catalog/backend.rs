@@ -65,11 +65,19 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::manifest`](super::Catalog::manifest).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::manifest`](super::Catalog::manifest).
     pub async fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError> {
         self.origin.manifest(version).await.map_err(|error| missing_version(version, error))
     }
 
     /// See [`Catalog::open_manifest`](super::Catalog::open_manifest), and [`Origin::open_manifest`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::open_manifest`](super::Catalog::open_manifest).
     pub async fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError> {
         self.origin.open_manifest(version).await.map_err(|error| missing_version(version, error))
     }
@@ -169,6 +177,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::remove_dataset`](super::Catalog::remove_dataset).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::remove_dataset`](super::Catalog::remove_dataset).
     pub async fn remove_dataset(&self, name: &DatasetName, expected: VersionId) -> Result<(), CatalogError> {
         let conflict =
             |actual| CatalogError::Conflict { dataset: name.clone(), expected: Some(expected), actual };
@@ -187,6 +199,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::put_plan`](super::Catalog::put_plan).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::put_plan`](super::Catalog::put_plan).
     pub async fn put_plan(&self, document: &PlanDocument) -> Result<PlanInfo, CatalogError> {
         let version = document.version;
         let shard_rows = self.origin.ask_manifest(version, |manifest| manifest.shard_rows()).await;
@@ -223,6 +239,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::plans`](super::Catalog::plans).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::plans`](super::Catalog::plans).
     pub async fn plans(&self) -> Result<Vec<PlanInfo>, CatalogError> {
         let records = self.records::<PlanRecord, PlanId>(PLANS).await?;
         let info = |(id, record): (_, PlanRecord)| {
@@ -235,6 +255,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::plan`](super::Catalog::plan).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::plan`](super::Catalog::plan).
     pub async fn plan(&self, id: PlanId) -> Result<PlanDocument, CatalogError> {
         match self.origin.plan(id).await {
             Err(OriginError::NotFound { .. }) => Err(CatalogError::NotFound { what: format!("plan {id}") }),
@@ -243,6 +267,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::remove_plan`](super::Catalog::remove_plan).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::remove_plan`](super::Catalog::remove_plan).
     pub async fn remove_plan(&self, id: PlanId) -> Result<(), CatalogError> {
         let key = format!("{PLANS}{id}");
         if self.metastore.get(&key).await?.is_none() {
@@ -260,12 +288,20 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::run`](super::Catalog::run).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::run`](super::Catalog::run).
     pub async fn run(&self, id: &RunId) -> Result<RunRecord, CatalogError> {
         let record = self.record(&format!("{RUNS}{id}")).await?;
         record.map(|(run, _)| run).ok_or_else(|| CatalogError::NotFound { what: format!("run {id}") })
     }
 
     /// See [`Catalog::audits`](super::Catalog::audits).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::audits`](super::Catalog::audits).
     pub async fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError> {
         let kept = self.metastore.list(&format!("{AUDITS}{run}/")).await?.entries;
         kept.iter().map(|(key, entry)| Ok(from_json(key, &entry.value)?)).collect()
@@ -305,6 +341,10 @@ impl CatalogBackend {
     }
 
     /// The dataset that `version` was first committed to.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when it was never committed, and those of the metastore.
     pub async fn dataset_of(&self, version: VersionId) -> Result<DatasetName, CatalogError> {
         let record = self.record::<VersionRecord>(&format!("{VERSIONS}{version}")).await?;
         let what = format!("dataset with version {version}: commit it before planning it");

@@ -22,6 +22,17 @@ use crate::http::{Credentials, HttpError, living_first};
 ///
 /// Any server will do, and asking again is harmless: everything put is content-addressed, and a commit names the version
 /// it replaces.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::catalog::{Catalog, ClusterCatalog};
+///
+/// let catalog = ClusterCatalog::new(&["http://10.0.0.1:7700", "http://10.0.0.2:7700"]);
+/// let digits = catalog.dataset(&"digits".parse()?)?;
+/// assert_eq!(catalog.manifest(digits.version)?.sample_count(), digits.samples);
+/// # Ok(())
+/// # }
+/// ```
 pub struct ClusterCatalog {
     servers: Vec<HttpCatalog>,
     current: AtomicUsize,

@@ -16,6 +16,20 @@ use crate::record::RecordError;
 pub(super) const SLICE_TAKES: Duration = Duration::from_secs(30);
 
 /// Why a catalog did not carry out a request.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::catalog::{Catalog, CatalogError, LocalCatalog};
+///
+/// # let directory = tempfile::tempdir()?;
+/// let catalog = LocalCatalog::open(directory.path())?;
+/// match catalog.dataset(&"digits".parse()?) {
+///     Err(CatalogError::NotFound { what }) => assert!(what.contains("digits")),
+///     other => panic!("the catalog is empty: {other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum CatalogError {

@@ -40,6 +40,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 impl CatalogBackend {
     /// See [`Catalog::forget`](super::Catalog::forget). When dropped halfway, some of it is done; asked again, it does the rest.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::forget`](super::Catalog::forget).
     pub async fn forget(&self, forget: &Forget) -> Result<ForgetReport, CatalogError> {
         let rows: Arc<HashSet<RowDigest>> = Arc::new(forget.rows.iter().copied().collect());
         let mut report = ForgetReport { dry_run: forget.dry_run, ..ForgetReport::default() };

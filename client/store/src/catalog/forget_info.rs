@@ -7,6 +7,28 @@ use shardfmt::{DatasetName, RowDigest, ShardId, VersionId};
 use super::{PlanInfo, RunInfo, TagInfo, Tally};
 
 /// Which rows are to be forgotten, and how.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::Forget;
+///
+/// // Look first: nothing is changed until `dry_run` is false.
+/// let forget = Forget { rows: vec![shard.sidecar.rows[7]], ..Forget::default() };
+/// let report = catalog.forget(&forget)?;
+/// assert_eq!((report.rows, report.shards.len()), (1, 1));
+/// assert!(report.datasets[0].is_present);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]

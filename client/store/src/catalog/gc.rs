@@ -38,6 +38,27 @@ pub(super) const UPLOAD_TAKES: Duration = Duration::from_secs(60 * 60);
 const NAMED: usize = 100;
 
 /// The objects to delete.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::GcOptions;
+///
+/// let report = catalog.gc(&GcOptions::default())?;
+/// assert!(report.dry_run);
+/// assert_eq!(report.total().objects, 0);
+/// assert!(report.reached.bytes >= dataset.bytes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -132,6 +153,10 @@ pub struct LostVersion {
 
 impl CatalogBackend {
     /// See [`Catalog::gc`](super::Catalog::gc). When dropped halfway, some garbage is gone and some is not.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::gc`](super::Catalog::gc).
     pub async fn gc(&self, options: &GcOptions) -> Result<GcReport, CatalogError> {
         self.gc_sparing(options, Duration::ZERO).await
     }

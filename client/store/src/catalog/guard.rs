@@ -62,6 +62,10 @@ impl Guard {
     /// Announces what a pointer will reach, and waits for deletions that began before; `None` when they do
     /// not end. Objects found in the store from here on stay there. A sweep of a dead process is taken back,
     /// as a gc does when it begins.
+    ///
+    /// # Errors
+    ///
+    /// When the metastore cannot be asked.
     pub async fn announce(
         metastore: &Arc<dyn Metastore>,
         reach: &Reach,

@@ -69,12 +69,20 @@ impl<'a> History<'a> {
 
 impl CatalogBackend {
     /// See [`Catalog::datasets`](super::Catalog::datasets).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::datasets`](super::Catalog::datasets).
     pub async fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError> {
         let refs = self.records::<RefRecord, DatasetName>(REFS).await?;
         Ok(refs.into_iter().map(|(name, record)| record.named(name)).collect())
     }
 
     /// See [`Catalog::log`](super::Catalog::log).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::log`](super::Catalog::log).
     pub async fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError> {
         self.log_from(name, None, limit).await
     }
@@ -159,6 +167,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::resolve`](super::Catalog::resolve).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::resolve`](super::Catalog::resolve).
     pub async fn resolve(&self, reference: &DatasetRef) -> Result<DatasetInfo, CatalogError> {
         let name = &reference.dataset;
         let back = match &reference.at {

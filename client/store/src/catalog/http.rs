@@ -33,6 +33,17 @@ const GC_WITHIN: Duration = Duration::from_secs(660);
 const FORGET_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
 /// A [`Catalog`] that asks a server.
+///
+/// ```no_run
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::catalog::{Catalog, HttpCatalog};
+///
+/// let catalog = HttpCatalog::new("http://127.0.0.1:7700");
+/// let digits = catalog.dataset(&"digits".parse()?)?;
+/// assert_eq!(catalog.manifest(digits.version)?.sample_count(), digits.samples);
+/// # Ok(())
+/// # }
+/// ```
 pub struct HttpCatalog {
     server: String,
     client: HttpClient,

@@ -5,6 +5,24 @@ use serde::{Deserialize, Serialize};
 use shardfmt::{Commit, CommitId, DatasetName, DigestSum, Message, Operation, PlanId, TagName, VersionId};
 
 /// A version of a dataset, as a name or a reference finds it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// let dataset = catalog.dataset(&"numbers".parse()?)?;
+/// assert_eq!(dataset.version, manifest.id());
+/// assert_eq!((dataset.samples, dataset.shards, dataset.commits), (300, 1, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct DatasetInfo {
@@ -46,6 +64,29 @@ impl DatasetInfo {
 }
 
 /// The committer's note on a commit.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::CommitNote;
+/// use shardfmt::Operation;
+///
+/// let note = CommitNote { operation: Operation::RESHARD, message: "larger shards".parse()? };
+/// # let manifest = shardfmt::Manifest { config: serde_json::json!({ "size": "64MiB" }), ..manifest };
+/// catalog.commit(&name, Some(dataset.version), &manifest, &note)?;
+/// let newest = catalog.log(&name, 1)?.remove(0).commit;
+/// assert_eq!((newest.operation, newest.message), (note.operation, note.message));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CommitNote {
     /// The operation that made the version.
@@ -62,6 +103,24 @@ impl CommitNote {
 }
 
 /// One step in the history of a dataset.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// let log = catalog.log(&"numbers".parse()?, 10)?;
+/// assert_eq!(log.len(), 1);
+/// assert_eq!((log[0].id, log[0].commit.parent), (dataset.commit, None));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LogEntry {
@@ -75,6 +134,26 @@ pub struct LogEntry {
 }
 
 /// A tag, and its commit.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::TagExpected;
+///
+/// let tag = catalog.put_tag(&name, &"v1".parse()?, dataset.commit, TagExpected::Absent)?;
+/// assert_eq!(tag.version, dataset.version);
+/// assert_eq!(catalog.resolve(&"numbers@v1".parse()?)?.version, dataset.version);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TagInfo {
@@ -95,6 +174,32 @@ pub struct TagInfo {
 }
 
 /// The expected state of a tag that is to be set.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::{CatalogError, TagExpected};
+///
+/// # let manifest = shardfmt::Manifest { config: serde_json::json!({ "seed": 1 }), ..manifest };
+/// # let newer = catalog.commit(&name, Some(dataset.version), &manifest, &note)?;
+/// let tag = "latest".parse()?;
+/// catalog.put_tag(&name, &tag, dataset.commit, TagExpected::Absent)?;
+///
+/// let refused = catalog.put_tag(&name, &tag, newer.commit, TagExpected::Absent);
+/// assert!(matches!(refused, Err(CatalogError::TagConflict { .. })));
+/// let moved = catalog.put_tag(&name, &tag, newer.commit, TagExpected::At(dataset.version))?;
+/// assert_eq!(moved.version, newer.version);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TagExpected {
@@ -117,6 +222,28 @@ impl TagExpected {
 }
 
 /// The facts about a plan that need no reading of it.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// # let shape = shardd_plan::Shape { shard_rows: manifest.shard_rows(), row_bytes: manifest.row_bytes() };
+/// # let options = shardd_plan::PlanOptions::default();
+/// # let plan = shardd_plan::PlanDocument::with_defaults(dataset.version, &shape, options)?;
+/// let id = catalog.put_plan(&plan)?;
+/// let listed = catalog.plans()?;
+/// assert_eq!((listed[0].id, listed[0].version), (id, dataset.version));
+/// assert_eq!(catalog.plan(id)?, plan);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct PlanInfo {

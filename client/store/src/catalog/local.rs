@@ -26,6 +26,19 @@ use crate::origin::{Origin, OriginError};
 use crate::stores::StoreOptions;
 
 /// A [`Catalog`] in a directory or a bucket. Owns a small runtime, so it can neither be used nor dropped in async tasks.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::catalog::{Catalog, LocalCatalog};
+///
+/// let directory = tempfile::tempdir()?;
+/// assert!(!LocalCatalog::is_at(directory.path()));
+/// let catalog = LocalCatalog::open(directory.path())?;
+/// assert_eq!(catalog.datasets()?, []);
+/// assert!(LocalCatalog::is_at(directory.path()));
+/// # Ok(())
+/// # }
+/// ```
 pub struct LocalCatalog {
     backend: CatalogBackend,
     runtime: Runtime,

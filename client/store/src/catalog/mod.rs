@@ -59,8 +59,33 @@ pub use shelf::CatalogStore;
 ///
 /// Everything that comes out is verified against its name. New objects are content-addressed, and each change
 /// names the state it replaces, so repeating a call is harmless.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog};
+/// use shardfmt::{DatasetName, Operation};
+///
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// let catalog = LocalCatalog::open(directory.path())?;
+/// catalog.put_shard(&shard)?;
+/// let name: DatasetName = "numbers".parse()?;
+/// let note = CommitNote::of(Operation::INGEST);
+/// let committed = catalog.commit(&name, None, &manifest, &note)?;
+///
+/// let found = catalog.dataset(&name)?;
+/// assert_eq!(found, committed);
+/// assert_eq!(catalog.manifest(found.version)?.sample_count(), 300);
+/// # Ok(())
+/// # }
+/// ```
 pub trait Catalog: Send + Sync {
     /// All datasets, ordered by name.
+    ///
+    /// # Errors
+    ///
+    /// When the names cannot be read.
     fn datasets(&self) -> Result<Vec<DatasetInfo>, CatalogError>;
 
     /// The present version of `name`.
@@ -87,33 +112,73 @@ pub trait Catalog: Send + Sync {
     fn log(&self, name: &DatasetName, limit: usize) -> Result<Vec<LogEntry>, CatalogError>;
 
     /// The manifest of a version.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such version, and others when it is damaged or cannot be read.
     fn manifest(&self, version: VersionId) -> Result<Manifest, CatalogError>;
 
     /// The manifest of a version, to be read in part, on request.
+    ///
+    /// # Errors
+    ///
+    /// As [`manifest`](Self::manifest).
     fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError>;
 
     /// The file of a shard.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or damaged, or cannot be read.
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError>;
 
     /// The bytes of a shard's file as they lie in the store: unlike all else that comes out, not verified.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or cannot be read.
     fn shard_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
 
     /// The bytes of a shard's sidecar as they lie in the store, not verified either.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or cannot be read.
     fn sidecar_file(&self, id: ShardId) -> Result<Bytes, CatalogError>;
 
     /// The row digests of a shard and the map of its file, verified against the manifest's root.
+    ///
+    /// # Errors
+    ///
+    /// When it is missing or damaged, or cannot be read.
     fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, CatalogError>;
 
     /// Parts of a shard's file as they lie in the store: the caller verifies the rows by their digests.
+    ///
+    /// # Errors
+    ///
+    /// When the file is missing, ends before a range does, or cannot be read.
     fn shard_ranges(&self, id: ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, CatalogError>;
 
     /// Stores a manifest, whether or not any name leads to it; a damaged copy is replaced.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not take it.
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError>;
 
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not take it, or it holds rows that were forgotten.
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError>;
 
     /// Whether the store has the shard and its sidecar, intact or not.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be asked.
     fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
     /// Stores the manifest, then makes it the present version of `name`, in a commit whose parent is the one before: if
@@ -164,6 +229,10 @@ pub trait Catalog: Send + Sync {
     fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError>;
 
     /// The tags of a dataset, or all (`None`), ordered by dataset and tag.
+    ///
+    /// # Errors
+    ///
+    /// When the names cannot be read.
     fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError>;
 
     /// Tags a commit of `dataset`, if the tag is as expected. Setting it to where it is changes nothing.
@@ -200,9 +269,17 @@ pub trait Catalog: Send + Sync {
     fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, CatalogError>;
 
     /// All plans, the oldest first.
+    ///
+    /// # Errors
+    ///
+    /// When the names cannot be read.
     fn plans(&self) -> Result<Vec<PlanInfo>, CatalogError>;
 
     /// A plan by its id.
+    ///
+    /// # Errors
+    ///
+    /// [`CatalogError::NotFound`] when there is no such plan, and others when it is damaged or cannot be read.
     fn plan(&self, id: PlanId) -> Result<PlanDocument, CatalogError>;
 
     /// Takes a plan off the list, so that it no longer keeps its version.
@@ -245,6 +322,10 @@ pub trait Catalog: Send + Sync {
     fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError>;
 
     /// The samples that the ranks of a run reported as read, by epoch, world and rank.
+    ///
+    /// # Errors
+    ///
+    /// When the reports cannot be read.
     fn audits(&self, run: &RunId) -> Result<Vec<AuditReport>, CatalogError>;
 
     /// Deletes from the store what nothing reaches: no version in the history of a dataset, no tag, no plan, no run, and
@@ -270,6 +351,10 @@ pub trait Catalog: Send + Sync {
 
     /// Brings back the names, tags and plans that are missing here and that the store knows of: from a copy of the metadata
     /// and from its commits. Existing objects stay unchanged.
+    ///
+    /// # Errors
+    ///
+    /// When the store or the metastore cannot be asked, or does not take a name.
     fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError>;
 }
 

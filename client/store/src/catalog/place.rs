@@ -6,6 +6,16 @@ use std::path::PathBuf;
 use crate::stores::StoreOptions;
 
 /// A directory, or a folder of a bucket.
+///
+/// ```
+/// use shardd_store::catalog::StorePlace;
+/// use shardd_store::stores::StoreOptions;
+///
+/// let place = |name: &str| StorePlace::named(name, StoreOptions::default());
+/// assert_eq!(place("digits-store"), StorePlace::Directory("digits-store".into()));
+/// assert_eq!(place("file:///srv/store"), StorePlace::Directory("/srv/store".into()));
+/// assert!(matches!(place("s3://bucket/folder"), StorePlace::Url { .. }));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StorePlace {
     /// A directory of this machine, with objects in `store/` and names in `meta/`.

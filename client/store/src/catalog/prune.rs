@@ -11,6 +11,10 @@ use crate::metastore::{Expected, MetaError};
 
 impl CatalogBackend {
     /// See [`Catalog::prune`](super::Catalog::prune).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::prune`](super::Catalog::prune).
     pub async fn prune(&self, name: &DatasetName, oldest: CommitId) -> Result<u64, CatalogError> {
         loop {
             let (record, revision) = self.reference(name).await?;

@@ -30,6 +30,26 @@ const CURSORS: &str = "cursors/";
 const BROUGHT_BACK: [&str; 7] = [VERSIONS, PLANS, RUNS, AUDITS, CURSORS, TAGS, REFS];
 
 /// How to recover.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::RecoverOptions;
+///
+/// // All names are here, so there is nothing to bring back.
+/// let report = catalog.recover(RecoverOptions { dry_run: true })?;
+/// assert!(report.datasets.is_empty() && report.lost.is_empty());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields, default)]
@@ -99,6 +119,10 @@ pub struct LostName {
 
 impl CatalogBackend {
     /// See [`Catalog::recover`](super::Catalog::recover).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::recover`](super::Catalog::recover).
     pub async fn recover(&self, options: RecoverOptions) -> Result<RecoverReport, CatalogError> {
         let mut report = RecoverReport { dry_run: options.dry_run, ..RecoverReport::default() };
         let present = self.metastore().list("").await?;

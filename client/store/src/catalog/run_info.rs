@@ -14,6 +14,13 @@ use crate::record::{Ending, StoredRun};
 pub const RUN_IDLE_TIMEOUT: Duration = Duration::from_secs(15 * 60);
 
 /// Whether a run is being trained, and how it ended if not.
+///
+/// ```
+/// use shardd_store::catalog::RunState;
+///
+/// assert!(RunState::Finished.is_over());
+/// assert!(!RunState::Running.is_over());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
@@ -111,6 +118,26 @@ pub struct RunDetails {
 }
 
 /// How a run is removed.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::{CatalogError, RemoveRun};
+///
+/// let options = RemoveRun { checkpoints: true, ..RemoveRun::default() };
+/// let refused = catalog.remove_run(&"no-such-run".parse()?, options);
+/// assert!(matches!(refused, Err(CatalogError::NotFound { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RemoveRun {
     /// Also if its ranks were heard of lately: they were killed, as the caller knows.

@@ -35,6 +35,10 @@ struct Known {
 
 impl CatalogBackend {
     /// See [`Catalog::runs`](super::Catalog::runs). Without `details` only those that nodes know, and nothing is asked of the store.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::runs`](super::Catalog::runs).
     pub async fn runs(&self, details: bool) -> Result<Vec<RunInfo>, CatalogError> {
         let known = self.known_runs(None, details).await?;
         let datasets = self.datasets_of(&known).await?;
@@ -43,11 +47,19 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::run_info`](super::Catalog::run_info).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::run_info`](super::Catalog::run_info).
     pub async fn run_info(&self, id: &RunId) -> Result<RunInfo, CatalogError> {
         Ok(self.look_at(id).await?.0)
     }
 
     /// See [`Catalog::remove_run`](super::Catalog::remove_run). When dropped halfway, the run is listed as being removed.
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::remove_run`](super::Catalog::remove_run).
     pub async fn remove_run(&self, id: &RunId, options: RemoveRun) -> Result<RunInfo, CatalogError> {
         let (info, mut known) = self.look_at(id).await?;
         if info.state == RunState::Running && !options.force {

@@ -11,6 +11,27 @@ use super::{Catalog, CatalogError};
 use crate::origin::OriginError;
 
 /// Where ingest and operations on versions put shards, and find them again.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_store::catalog::{Catalog, LocalCatalog};
+/// # let (shard, manifest) = numbers()?;
+/// # let directory = tempfile::tempdir()?;
+/// # let catalog = LocalCatalog::open(directory.path())?;
+/// # catalog.put_shard(&shard)?;
+/// # let name: shardfmt::DatasetName = "numbers".parse()?;
+/// # let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
+/// # let dataset = catalog.commit(&name, None, &manifest, &note)?;
+/// use shardd_store::catalog::CatalogStore;
+/// use shardfmt::store::{Sink, Store};
+///
+/// let store = CatalogStore(&catalog);
+/// assert!(store.has_shard(&shard.id)?);
+/// assert_eq!(store.shard(shard.id)?.map(|file| file.len()), Some(shard.bytes.len()));
+/// # Ok(())
+/// # }
+/// ```
 pub struct CatalogStore<'a>(pub &'a dyn Catalog);
 
 impl Sink for CatalogStore<'_> {

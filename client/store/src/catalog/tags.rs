@@ -11,6 +11,10 @@ use crate::origin::OriginError;
 
 impl CatalogBackend {
     /// See [`Catalog::tags`](super::Catalog::tags).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::tags`](super::Catalog::tags).
     pub async fn tags(&self, dataset: Option<&DatasetName>) -> Result<Vec<TagInfo>, CatalogError> {
         let prefix = dataset.map_or_else(|| TAGS.to_owned(), |dataset| format!("{TAGS}{dataset}/"));
         let listing = self.metastore().list(&prefix).await?;
@@ -34,6 +38,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::put_tag`](super::Catalog::put_tag).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::put_tag`](super::Catalog::put_tag).
     pub async fn put_tag(
         &self,
         dataset: &DatasetName,
@@ -92,6 +100,10 @@ impl CatalogBackend {
     }
 
     /// See [`Catalog::remove_tag`](super::Catalog::remove_tag).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::remove_tag`](super::Catalog::remove_tag).
     pub async fn remove_tag(
         &self,
         dataset: &DatasetName,

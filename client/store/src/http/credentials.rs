@@ -12,6 +12,13 @@ use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::typestate::AgentScope;
 
 /// A token to show, and an authority to trust. Neither is needed where nodes listen on loopback only.
+///
+/// ```
+/// use shardd_store::http::Credentials;
+///
+/// let credentials = Credentials { token: Some("a-secret".into()), ca: None };
+/// assert!(!format!("{credentials:?}").contains("a-secret"));
+/// ```
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Credentials {
     /// A token that a node made; shown to nodes behind TLS, and to those of this machine.

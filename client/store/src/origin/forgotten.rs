@@ -17,6 +17,11 @@ fn mark(id: ShardId) -> Object {
 
 impl Origin {
     /// Marks a shard. From now on it is not taken again. Twice does no harm.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store does not take it, [`OriginError::ReadOnly`] of a web server,
+    /// [`OriginError::DiskFull`] of a directory.
     pub async fn put_forgotten(&self, id: ShardId) -> Result<(), OriginError> {
         self.put(&mark(id), Bytes::from(format!("{id}\n"))).await
     }

@@ -17,6 +17,11 @@ use super::{Object, Origin, OriginError, Traffic, blocking, check_digest, check_
 
 impl Origin {
     /// Stores a manifest, and the tree of a long one.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store does not take it, [`OriginError::ReadOnly`] of a web server,
+    /// [`OriginError::DiskFull`] of a directory.
     pub async fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, OriginError> {
         let bytes = Bytes::from(manifest.encode());
         let id = VersionId::of(&bytes);
@@ -52,6 +57,11 @@ impl Origin {
     }
 
     /// The manifest of a version, verified against its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn manifest(&self, id: VersionId) -> Result<Manifest, OriginError> {
         let bytes = self.manifest_bytes(id).await?;
         let decoded = blocking(move || Manifest::decode(&bytes)).await;
@@ -59,6 +69,11 @@ impl Origin {
     }
 
     /// The file of a version's manifest, verified against its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn manifest_bytes(&self, id: VersionId) -> Result<Bytes, OriginError> {
         self.read_as(&Object::manifest(id), &self.metadata, move |bytes| {
             check_digest(id, VersionId::of(bytes))?;
@@ -68,11 +83,19 @@ impl Origin {
     }
 
     /// The size of a version's manifest, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn manifest_size(&self, id: VersionId) -> Result<Option<u64>, OriginError> {
         self.size_of(&Object::manifest(id)).await
     }
 
     /// Part of a version's manifest, as it is: the reader verifies it.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn manifest_part(&self, id: VersionId, range: Range<u64>) -> Result<Bytes, OriginError> {
         let object = Object::manifest(id);
         let read = self.store.get_range(&object.path, range).await;
@@ -94,11 +117,20 @@ impl Origin {
     ///
     /// Later calls read, and block: not to be done in async tasks. Unless the store is a directory, it waits
     /// for the runtime that this was called in, which has to be running then.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn open_manifest(&self, id: VersionId) -> Result<ManifestFile, OriginError> {
         self.ask_manifest(id, Ok).await
     }
 
     /// Opens the manifest of a version and asks it something, where blocking is allowed.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_manifest`](Self::open_manifest), and those of `ask`, as errors of the store.
     pub async fn ask_manifest<T: Send + 'static>(
         &self,
         id: VersionId,

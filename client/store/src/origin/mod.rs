@@ -53,6 +53,23 @@ const LONGEST_PART: usize = 16 << 20;
 const PART: usize = 8 << 20;
 
 /// A store of content-addressed objects. Its futures run on a tokio runtime and may be dropped at any time.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::origin::Origin;
+///
+/// # let (shard, manifest) = numbers()?;
+/// let origin = Origin::open("memory://")?;
+/// origin.put_shard(&shard).await?;
+/// let version = origin.put_manifest(&manifest).await?;
+///
+/// assert_eq!(origin.manifest(version).await?, manifest);
+/// assert_eq!(origin.shard(&manifest.shards[0]).await?, shard.bytes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Origin {
     store: Arc<dyn ObjectStore>,
@@ -91,6 +108,20 @@ impl Traffic {
 }
 
 /// Why the store did not give or take an object.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::origin::{Origin, OriginError};
+/// use shardfmt::VersionId;
+///
+/// let origin = Origin::open("memory://")?;
+/// let missing = origin.manifest(VersionId::of(b"no manifest")).await;
+/// assert!(matches!(missing, Err(OriginError::NotFound { .. })));
+/// assert!(matches!(Origin::open("ftp://a-server"), Err(OriginError::BadUrl { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum OriginError {
@@ -212,6 +243,10 @@ struct Present {
 
 impl Origin {
     /// Opens the store at a path or URL, as [`open_with`](Self::open_with) without options.
+    ///
+    /// # Errors
+    ///
+    /// As [`open_with`](Self::open_with).
     pub fn open(url: &str) -> Result<Self, OriginError> {
         Self::open_with(url, &StoreOptions::default())
     }
@@ -417,6 +452,11 @@ impl Origin {
     }
 
     /// Stores a plan, its strata first if they are with it.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store does not take it, [`OriginError::ReadOnly`] of a web server,
+    /// [`OriginError::DiskFull`] of a directory.
     pub async fn put_plan(&self, plan: &PlanDocument) -> Result<PlanId, OriginError> {
         if let Some(strata) = plan.strata.as_ref().and_then(|strata| strata.get()) {
             let bytes = Bytes::from(strata.encode());
@@ -447,6 +487,11 @@ impl Origin {
     }
 
     /// The encoding of a plan's strata, verified against its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn strata_bytes(&self, id: StrataId) -> Result<Bytes, OriginError> {
         self.read_as(&Object::strata(id), &self.metadata, move |bytes| {
             check_digest(id, StrataId::of(bytes))?;
@@ -456,11 +501,21 @@ impl Origin {
     }
 
     /// The whole shard, verified against its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn shard(&self, entry: &ShardEntry) -> Result<Bytes, OriginError> {
         self.shard_bytes(entry.id).await
     }
 
     /// The whole shard of that name, verified against it.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn shard_bytes(&self, id: ShardId) -> Result<Bytes, OriginError> {
         self.read_as(&Object::shard(id), &self.data, move |bytes| {
             check_digest(id, ShardId::of(bytes))?;
@@ -471,11 +526,20 @@ impl Origin {
 
     /// The stored bytes of a shard, as they are: the caller, who checks or mends the store, verifies them.
     /// Not counted.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn shard_file(&self, id: ShardId) -> Result<Bytes, OriginError> {
         self.read(&Object::shard(id), &Traffic::default()).await
     }
 
     /// The row digests of a shard and the map of its file, verified against the root in the manifest.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn sidecar(&self, entry: &ShardEntry) -> Result<Sidecar, OriginError> {
         let (id, root, rows) = (entry.id, entry.root, entry.rows);
         self.read_as(&Object::sidecar(id), &self.metadata, move |bytes| {
@@ -492,6 +556,10 @@ impl Origin {
     }
 
     /// The stored bytes of a shard's sidecar, as they are: the caller, who has the manifest, verifies them.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn sidecar_bytes(&self, id: ShardId) -> Result<Bytes, OriginError> {
         self.read(&Object::sidecar(id), &self.metadata).await
     }
@@ -536,17 +604,30 @@ impl Origin {
     }
 
     /// Whether the store has both the shard and its sidecar, intact or not.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn has_shard(&self, id: &ShardId) -> Result<bool, OriginError> {
         Ok(self.size_of(&Object::shard(*id)).await?.is_some()
             && self.size_of(&Object::sidecar(*id)).await?.is_some())
     }
 
     /// The size of a shard's file, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn shard_size(&self, id: &ShardId) -> Result<Option<u64>, OriginError> {
         self.size_of(&Object::shard(*id)).await
     }
 
     /// A plan with its strata, verified against their names.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn plan(&self, id: PlanId) -> Result<PlanDocument, OriginError> {
         let mut document = self.plan_document(id).await?;
         self.supply_strata(&mut document).await?;

@@ -27,6 +27,19 @@ const LOOKED_AT_ONCE: usize = 32;
 
 /// When something was written, or what time it is, by the clock of the store: in whole seconds, as some services say no more
 /// than that, or only when an object is asked for and not when it is listed.
+///
+/// ```
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::origin::{Origin, StoreTime};
+/// use std::time::Duration;
+///
+/// let origin = Origin::open("memory://")?;
+/// let now = origin.now().await?;
+/// assert!(!now.is_older(Duration::from_secs(3600), StoreTime::here()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StoreTime {
     seconds: i64,
@@ -65,6 +78,22 @@ impl StoreTime {
 }
 
 /// An object that a store has.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use futures::TryStreamExt;
+/// use shardd_store::origin::{ObjectKind, Origin, StoredObject};
+///
+/// # let (shard, _) = numbers()?;
+/// let origin = Origin::open("memory://")?;
+/// origin.put_shard(&shard).await?;
+/// let objects: Vec<StoredObject> = origin.objects().try_collect().await?;
+/// assert!(objects.iter().any(|object| object.kind == ObjectKind::Shard(shard.id)));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct StoredObject {
     /// Its key.
@@ -136,6 +165,11 @@ impl ObjectKind {
 
 impl Origin {
     /// Stores a commit.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store does not take it, [`OriginError::ReadOnly`] of a web server,
+    /// [`OriginError::DiskFull`] of a directory.
     pub async fn put_commit(&self, commit: &Commit) -> Result<CommitId, OriginError> {
         let bytes = Bytes::from(commit.to_bytes());
         let id = CommitId::of(&bytes);
@@ -144,6 +178,11 @@ impl Origin {
     }
 
     /// A commit, verified against its name.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::NotFound`] when it is not there, [`OriginError::Corrupt`] when its bytes are others,
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn commit(&self, id: CommitId) -> Result<Commit, OriginError> {
         self.read_as(&commit_object(id), &self.metadata, move |bytes| {
             check_digest(id, CommitId::of(bytes))?;
@@ -153,17 +192,29 @@ impl Origin {
     }
 
     /// Whether the store has a commit of any dataset.
+    ///
+    /// # Errors
+    ///
+    /// When the store cannot be listed, as a web server cannot.
     pub async fn has_commits(&self) -> Result<bool, OriginError> {
         let mut listed = self.store.list(Some(&Path::from(COMMITS)));
         Ok(listed.try_next().await.map_err(|error| self.failed_listing(error))?.is_some())
     }
 
     /// Whether the store has the manifest, intact or not.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn has_manifest(&self, id: VersionId) -> Result<bool, OriginError> {
         Ok(self.size_of(&Object::manifest(id)).await?.is_some())
     }
 
     /// Whether the store has the plan, intact or not.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn has_plan(&self, id: PlanId) -> Result<bool, OriginError> {
         Ok(self.size_of(&Object::plan(id)).await?.is_some())
     }
@@ -184,6 +235,10 @@ impl Origin {
     }
 
     /// All objects, in no order.
+    ///
+    /// # Errors
+    ///
+    /// The stream ends with an error when the store cannot be listed, as a web server cannot.
     pub fn objects(&self) -> BoxStream<'_, Result<StoredObject, OriginError>> {
         let listed = self.store.list(None).map_err(|error| self.failed_listing(error));
         listed
@@ -205,6 +260,10 @@ impl Origin {
 
     /// The time of the store, which may have a clock of its own: it is asked to date an object, always the
     /// same.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::ReadOnly`] of a web server, [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn now(&self) -> Result<StoreTime, OriginError> {
         let object = self.clock_object();
         self.check_writable("write", &object)?;
@@ -216,6 +275,10 @@ impl Origin {
     }
 
     /// Those of the objects that are there and were last written at least `age` before `now`.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::Unavailable`] when the store cannot be asked.
     pub async fn still_older(
         &self,
         keys: Vec<String>,
@@ -234,6 +297,10 @@ impl Origin {
 
     /// Deletes objects. Missing ones are passed over. They go in no order, some perhaps even after this was
     /// dropped or has failed.
+    ///
+    /// # Errors
+    ///
+    /// [`OriginError::ReadOnly`] of a web server, [`OriginError::Unavailable`] when the store does not delete one.
     pub async fn delete(&self, keys: Vec<String>) -> Result<(), OriginError> {
         self.check_writable("delete", &Object::new(String::new(), "objects"))?;
         let paths = stream::iter(keys).map(|key| Ok(Path::from(key))).boxed();

@@ -32,6 +32,16 @@ pub use self::refusal::{Refusal, Service};
 pub(crate) use self::wire::Wire;
 
 /// How a store is reached, beyond its URL. All of it is optional, none of it secret.
+///
+/// ```
+/// use shardd_store::stores::StoreOptions;
+///
+/// let own = StoreOptions { region: Some("eu-west-1".into()), ..StoreOptions::default() };
+/// let fallback = StoreOptions { region: Some("us-east-1".into()), anonymous: true, ..own.clone() };
+/// let options = own.or(&fallback);
+/// assert_eq!(options.region.as_deref(), Some("eu-west-1"));
+/// assert!(options.anonymous);
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, rename_all = "kebab-case")]
@@ -70,6 +80,17 @@ impl StoreOptions {
 }
 
 /// A store that was opened: nothing was asked of it yet.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_store::stores::{Late, Service, StoreOptions, open};
+///
+/// let options = StoreOptions { anonymous: true, ..StoreOptions::default() };
+/// let opened = open("s3://a-bucket", &options, Late::AskedAgain)?;
+/// assert_eq!(opened.service, Service::S3);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Opened {
     /// The store, with the retries and limits of its options.

@@ -64,6 +64,13 @@ impl Service {
 }
 
 /// Why a store or server refused or failed a request. Each message has the way out.
+///
+/// ```
+/// use shardd_store::stores::{Late, Refusal, StoreOptions, open};
+///
+/// let refused = open("ftp://a-server/folder", &StoreOptions::default(), Late::WaitedFor);
+/// assert!(matches!(refused, Err(Refusal::Unnamed { .. })));
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
