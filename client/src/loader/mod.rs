@@ -9,6 +9,7 @@ mod asking;
 mod batch_stream;
 mod clocks;
 mod columns;
+mod config;
 mod delivered;
 mod embedded;
 mod error;
@@ -30,7 +31,6 @@ mod workers;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -40,23 +40,21 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardd_api::local_transport::Transport;
-use shardd_api::protocol::{AuditReport, CreateRun, RunId, RunRecord};
-use shardd_plan::{Mixture, Plan, PlanDocument, SourceNo, VirtualRank};
-use shardd_store::catalog::StorePlace;
-use shardd_store::http::Credentials;
+use shardd_api::protocol::{AuditReport, CreateRun, RunRecord};
+use shardd_plan::{Mixture, Plan, SourceNo, VirtualRank};
+use shardfmt::DigestSum;
 use shardfmt::row::Memory;
-use shardfmt::{ByteSize, DigestSum, PlanId};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::label_skew::Origins;
-use crate::shared_cache::{SharedCache, SharedCacheError};
 
 pub use asking::Asked;
 use asking::Asking;
 pub use batch_stream::{BatchStream, Batches, BatchesConfig, GrainReader};
 use clocks::{Clocks, On};
 pub use columns::common as common_columns;
+pub use config::{CacheChoice, Follow, LoaderConfig, LoaderSource, MixedSource, PlanRef, default_cache_dir};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
 use embedded::{ShardFiles, Shards, room};
@@ -69,165 +67,10 @@ use prefetch::{Prefetch, Share};
 pub use ranks::{BatchSize, DataRank, Layout, MicroBatchPlace, RankError, RankShare, WorldRank};
 use source::RowSource;
 use sources::Opened;
-pub use sources::{MixedSource, Source};
+pub use sources::Source;
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 use workers::Ahead;
-
-/// Where a loader's bytes come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum LoaderSource {
-    /// Nodes of a cluster.
-    Nodes {
-        /// Their HTTP addresses (`http://host:port`); the first is the rank's own, the others are asked when it fails.
-        servers: Vec<String>,
-        /// The run this loader takes part in; created if it does not exist.
-        run: RunId,
-        /// The token for them, and the certificates to trust.
-        credentials: Credentials,
-    },
-    /// A directory or bucket that `shardctl --store` filled: no daemon at all.
-    Store(StorePlace),
-}
-
-/// Which plan a loader follows.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PlanRef {
-    /// One that the store or the nodes have.
-    Id(PlanId),
-    /// This one, whether or not anybody has it: of a store that cannot be written. Nodes must have it.
-    Document(Box<PlanDocument>),
-}
-
-impl From<PlanId> for PlanRef {
-    fn from(id: PlanId) -> Self {
-        Self::Id(id)
-    }
-}
-
-impl From<PlanDocument> for PlanRef {
-    fn from(document: PlanDocument) -> Self {
-        Self::Document(Box::new(document))
-    }
-}
-
-/// In which order a loader reads what.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Follow {
-    /// One plan's.
-    Plan {
-        /// Where the bytes come from.
-        source: LoaderSource,
-        /// The plan.
-        plan: PlanRef,
-    },
-    /// That of several plans mixed, read from their stores: nodes work on one plan a run. They have the same columns.
-    Mixture {
-        /// The mixed sources. Their order counts.
-        sources: Vec<MixedSource>,
-        /// Samples of an epoch, with proportions: see
-        /// [`MixtureDocument::new`](shardd_plan::MixtureDocument::new).
-        epoch_size: Option<u64>,
-    },
-}
-
-/// The data and settings of a loader.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LoaderConfig {
-    /// The order that is read.
-    pub follow: Follow,
-    /// This rank, from 0.
-    pub rank: u32,
-    /// How many ranks there are; at most V.
-    pub world: u32,
-    /// V: the fixed shares of every step. `None`: for a global batch a default that follows from it and the plan, whatever the
-    /// world is; for a micro-batch the fewest that this world can share, of a mixture one for each rank.
-    pub virtual_ranks: Option<u32>,
-    /// Samples of a step, of all ranks together or of each virtual rank.
-    pub batch: BatchSize,
-    /// Whether a source is read in its plan's order, or in that of its store, of which each virtual rank has an equal stretch of
-    /// every step: for evaluation. With nodes it is the plan's.
-    pub shuffle: bool,
-    /// The use of a rest smaller than the global batch.
-    pub last_batch: LastBatch,
-    /// Where to begin: (epoch, position).
-    pub start: (u32, u64),
-    /// The samples given to virtual ranks before that, by the state that the loader resumes from: the audit
-    /// of its epoch counts it, too.
-    pub delivered: Deliveries,
-    /// The epoch before which to stop.
-    pub end_epoch: u32,
-    /// How many samples an epoch has: the first of its order. `None`: all there are, as with more than that.
-    pub limit: Option<u64>,
-    /// Whether segments, or a ring, are borrowed from nodes on this machine; else bytes are sent, as from nodes elsewhere. Which of
-    /// these works is found out, so there is little reason to say no.
-    pub map_files: bool,
-    /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
-    pub stride: u64,
-    /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
-    pub audit: bool,
-    /// How many steps are prepared ahead of the user, at least 1.
-    pub read_ahead: usize,
-    /// How many threads gather them, at least 1.
-    pub threads: usize,
-    /// Where shards of a store elsewhere are kept.
-    pub cache: CacheChoice,
-}
-
-/// Where shards of a store elsewhere are kept on this machine, and the known facts about files.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct CacheChoice {
-    /// The directory. `None`: [`default_cache_dir`].
-    pub dir: Option<PathBuf>,
-    /// How many bytes of shards are kept there. `None`: nine tenths of the used and free bytes on that disk.
-    pub limit: Option<ByteSize>,
-}
-
-impl CacheChoice {
-    fn open(&self) -> Result<SharedCache, SharedCacheError> {
-        SharedCache::open(self.place(), self.limit)
-    }
-
-    fn place(&self) -> PathBuf {
-        self.dir.clone().unwrap_or_else(default_cache_dir)
-    }
-}
-
-impl LoaderConfig {
-    /// One plan; one rank, short last batches, 8 steps ahead, from the beginning of epoch 0 to the end of it.
-    pub fn new(source: LoaderSource, plan: impl Into<PlanRef>, batch: impl Into<BatchSize>) -> Self {
-        Self::following(Follow::Plan { source, plan: plan.into() }, batch)
-    }
-
-    /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
-    /// default as many as the sources together.
-    pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch: impl Into<BatchSize>) -> Self {
-        Self::following(Follow::Mixture { sources, epoch_size }, batch)
-    }
-
-    /// The followed run gives the settings, and otherwise as [`new`](Self::new).
-    pub fn following(follow: Follow, batch: impl Into<BatchSize>) -> Self {
-        Self {
-            follow,
-            rank: 0,
-            world: 1,
-            virtual_ranks: None,
-            batch: batch.into(),
-            shuffle: true,
-            last_batch: LastBatch::Short,
-            start: (0, 0),
-            delivered: Deliveries::default(),
-            end_epoch: 1,
-            limit: None,
-            map_files: true,
-            stride: 1,
-            audit: false,
-            read_ahead: 8,
-            threads: 2,
-            cache: CacheChoice::default(),
-        }
-    }
-}
 
 /// One step's share of this rank.
 #[derive(Debug, Clone)]
@@ -721,17 +564,6 @@ fn create_run(asking: &Asking, servers: &[String], create: &CreateRun) -> Result
         }
     }
     Err(last)
-}
-
-/// The directory for what loaders keep on this machine: `$SHARDD_CACHE_DIR`, or `shardd` in the user's cache directory
-/// (`$XDG_CACHE_HOME` or `~/.cache`), or, for users who have none, one of their own among temporary files.
-pub fn default_cache_dir() -> PathBuf {
-    let named = |name| std::env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    named("SHARDD_CACHE_DIR").unwrap_or_else(|| {
-        let home = || Some(named("HOME")?.join(".cache"));
-        let own = || std::env::temp_dir().join(format!("shardd-{}", rustix::process::getuid().as_raw()));
-        named("XDG_CACHE_HOME").or_else(home).map_or_else(own, |caches| caches.join("shardd"))
-    })
 }
 
 /// The samples that this rank's virtual ranks got of the epoch begun within, if the resumed state has them.

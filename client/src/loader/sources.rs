@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument, Take};
+use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument};
 use shardd_store::catalog::{Catalog, ClusterCatalog, StorePlace};
 use shardfmt::Manifest;
 
 use super::embedded::Stored;
 use super::open_stores::Stores;
 use super::order::Order;
-use super::{CacheChoice, Follow, LoadError, LoaderSource, PlanRef, columns};
+use super::{CacheChoice, Follow, LoadError, LoaderSource, MixedSource, PlanRef, columns};
 
 /// A version that is read, and by which plan.
 #[derive(Debug, Clone)]
@@ -19,17 +19,6 @@ pub struct Source {
     pub plan: Arc<Plan>,
     /// The version.
     pub manifest: Arc<Manifest>,
-}
-
-/// One of the sources of a mixture.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MixedSource {
-    /// Where its version lies. Several sources may lie in one store, and be one version.
-    pub place: StorePlace,
-    /// The plan that fixes its own order.
-    pub plan: PlanRef,
-    /// How much of it an epoch of the mixture has.
-    pub take: Take,
 }
 
 impl Source {
