@@ -100,6 +100,31 @@ pub struct EpochFinding {
 
 /// Compares the reports of ranks on the epoch of `table` with their expected reads. `rows` are the digests of
 /// all samples by their numbers; reports of other epochs are passed over.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_api::protocol::AuditReport;
+/// use shardd_client::audit::{Finding, compare};
+/// use shardd_client::{Catalog, LocalCatalog, Plan};
+/// use shardd_plan::{Epoch, SlotTable};
+///
+/// let catalog = LocalCatalog::open(store.path())?;
+/// let rows = shardd_client::audit::row_digests(&catalog, &catalog.open_manifest(plan.version)?)?;
+/// let plan = Plan::new(plan, &[300])?;
+/// let table = SlotTable::at(&plan, Epoch(1));
+///
+/// // The only rank reports all samples but one.
+/// let digest_sum = rows[1..].iter().copied().sum();
+/// let (rank, world, epoch, samples) = (0, 1, 1, 299);
+/// let report = AuditReport { rank, world, epoch, samples, digest_sum, global_batch_size: Some(32) };
+/// let found = compare(&plan, &table, &rows, 3, &[report]);
+/// assert!(!found.exactly_once);
+/// assert_eq!(found.ranks[0].finding, Finding::OneLess { sample: 0 });
+/// # Ok(())
+/// # }
+/// ```
 pub fn compare(
     plan: &Plan,
     table: &SlotTable,

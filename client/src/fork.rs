@@ -10,6 +10,9 @@ static COUNTED: Once = Once::new();
 
 /// How often this process was forked, itself or those it comes from, since this was first asked: unlike the number of a
 /// process it is never used again.
+///
+/// # Panics
+/// If there is no memory to count forks with.
 pub fn generation() -> u32 {
     COUNTED.call_once(|| {
         // SAFETY: the function that the child calls only adds to a number.
@@ -24,6 +27,13 @@ unsafe extern "C" fn in_child() {
 }
 
 /// Something that threads work on: a process that is forked from its own can neither use nor end it.
+///
+/// ```
+/// use shardd_client::fork::Own;
+///
+/// let own = Own::new("threads of this process");
+/// assert_eq!(own.get(), Some(&"threads of this process"));
+/// ```
 #[derive(Debug)]
 pub struct Own<T> {
     inner: ManuallyDrop<T>,

@@ -18,6 +18,21 @@ const MOST_COUNTS: usize = 1 << 18;
 const FEW: f64 = 0.67;
 
 /// The groups of samples, and how often each shard has them.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::Plan;
+/// use shardd_client::label_skew::Origins;
+///
+/// let plan = Plan::new(plan, &[300])?;
+/// let spread = Origins::shards(vec![300]).spread(&plan, 3, 16);
+/// assert_eq!((spread.kinds, spread.virtual_ranks), (1, 3));
+/// assert_eq!(spread.begins_with, 1.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Origins {
     by: OriginsBy,
@@ -39,6 +54,23 @@ pub enum OriginsBy {
 }
 
 /// How a plan begins, in the mean over virtual ranks.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::label_skew::Origins;
+/// use shardd_client::{Plan, PlanDocument, PlanOptions, Shape, VersionId};
+///
+/// // Of ten shards, a virtual rank begins with few.
+/// let shape = Shape { shard_rows: vec![100; 10], row_bytes: 1_000 * 784 };
+/// let options = PlanOptions { partitions: Some(8), ..PlanOptions::default() };
+/// let document = PlanDocument::with_defaults(VersionId::of(b"a manifest"), &shape, options)?;
+/// let plan = Plan::new(document, &shape.shard_rows)?;
+/// let spread = Origins::shards(shape.shard_rows).spread(&plan, 8, 32);
+/// assert!(spread.begins_with < 4.0);
+/// assert!(spread.in_micro_batch < spread.in_micro_batch_of_all);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Spread {
     /// The kind of group.

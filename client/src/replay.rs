@@ -24,6 +24,30 @@ const REQUEST: u64 = 16 << 10;
 
 /// Gives steps of one plan again. Keeps the sidecars it has read: 16 bytes for each row of the shards that
 /// were met, and the small parts of their files.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_api::lookup::Step;
+/// use shardd_client::replay::Replay;
+/// use shardd_client::{Catalog, Loader, LoaderConfig, LocalCatalog};
+///
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// let then = loader.next_step()?.ok_or("no step")?;
+///
+/// let catalog = LocalCatalog::open(store.path())?;
+/// let plan = &loader.sources()[0].plan;
+/// let manifest = catalog.open_manifest(plan.document().version)?;
+/// let (epoch, position, global_batch_size) = (0, 0, 32);
+/// let step = Step { epoch, position, global_batch_size, rank: None, world: 1, virtual_ranks: Some(1) };
+/// let again = Replay::new(&catalog, plan, &manifest)?.give(&step, 0)?;
+/// assert_eq!(again[0].batch, then.micro_batches[0].batch);
+/// # Ok(())
+/// # }
+/// ```
 pub struct Replay<'a> {
     catalog: &'a dyn Catalog,
     plan: &'a Plan,

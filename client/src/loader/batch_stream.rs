@@ -32,6 +32,29 @@ const BUILT: u64 = WAITING as u64 + 2;
 const ROW_OVERHEAD: u64 = 128;
 
 /// Which part of an epoch is read.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::loader::{BatchStream, BatchesConfig};
+/// use shardd_client::{Catalog, LocalCatalog, Plan};
+///
+/// let manifest = LocalCatalog::open(store.path())?.manifest(plan.version)?;
+/// let plan = Plan::new(plan, &manifest.shard_rows())?;
+/// let config = BatchesConfig {
+///     epoch: 0,
+///     position: 0,
+///     global_batch_size: 64,
+///     rank: 0,
+///     world: 1,
+///     virtual_ranks: None,
+///     steps: Some(2),
+/// };
+/// assert!(BatchStream::open(plan.into(), &manifest, config)?.held_bytes() > 0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BatchesConfig {
     /// The epoch.

@@ -13,6 +13,23 @@ const MEANING: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
 /// # Errors
 /// [`LoadError::Columns`] for the first source that has other columns, by name, order, type or shape of a tensor. What else
 /// is noted with a column may differ. [`LoadError::Config`] if there is no source.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::arrow::datatypes::{DataType, Field, Schema};
+/// use shardd_client::loader::{LoadError, common_columns};
+///
+/// let schema = |kind, nullable| Schema::new(vec![Field::new("n", kind, nullable)]);
+/// let (own, nullable) = (schema(DataType::Int64, false), schema(DataType::Int64, true));
+/// let common = common_columns([("a".into(), &own), ("b".into(), &nullable)])?;
+/// assert!(common.field(0).is_nullable());
+///
+/// let text = schema(DataType::Utf8, false);
+/// let refused = common_columns([("a".into(), &own), ("b".into(), &text)]);
+/// assert!(matches!(refused, Err(LoadError::Columns(_))));
+/// # Ok(())
+/// # }
+/// ```
 pub fn common<'a>(sources: impl IntoIterator<Item = (String, &'a Schema)>) -> Result<Schema, LoadError> {
     let mut sources = sources.into_iter();
     let Some((first, schema)) = sources.next() else {

@@ -12,6 +12,21 @@ use super::{BatchSize, Deliveries, LastBatch};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 
 /// Where a loader's bytes come from.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::{Credentials, LoaderSource, StorePlace};
+///
+/// let store = LoaderSource::Store(StorePlace::Directory("digits-store".into()));
+/// let nodes = LoaderSource::Nodes {
+///     servers: vec!["http://127.0.0.1:7700".into()],
+///     run: "my-run".parse()?,
+///     credentials: Credentials::default(),
+/// };
+/// assert_ne!(store, nodes);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LoaderSource {
     /// Nodes of a cluster.
@@ -28,6 +43,18 @@ pub enum LoaderSource {
 }
 
 /// Which plan a loader follows.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::PlanRef;
+///
+/// assert_eq!(PlanRef::from(plan.id()), PlanRef::Id(plan.id()));
+/// assert_eq!(PlanRef::from(plan.clone()), PlanRef::Document(plan.into()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlanRef {
     /// One that the store or the nodes have.
@@ -49,6 +76,20 @@ impl From<PlanDocument> for PlanRef {
 }
 
 /// In which order a loader reads what.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Follow, LoaderConfig};
+///
+/// let config = LoaderConfig::new(source.clone(), plan.id(), 32);
+/// assert_eq!(config.follow, Follow::Plan { source, plan: plan.id().into() });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Follow {
     /// One plan's.
@@ -69,6 +110,26 @@ pub enum Follow {
 }
 
 /// One of the sources of a mixture.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig, MixedSource};
+/// use shardd_plan::{SourceNo, Take};
+///
+/// let numbers = |take| MixedSource { place: place.clone(), plan: plan.clone().into(), take };
+/// let sources = vec![numbers(Take::Choose(30)), numbers(Take::Choose(10))];
+/// let mut loader = Loader::open(LoaderConfig::mixed(sources, None, 40))?;
+///
+/// let step = loader.next_step()?.ok_or("no step")?;
+/// let first = step.micro_batches[0].sources.iter().filter(|source| **source == SourceNo(0));
+/// assert_eq!(first.count(), 30);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MixedSource {
     /// Where its version lies. Several sources may lie in one store, and be one version.
@@ -80,6 +141,29 @@ pub struct MixedSource {
 }
 
 /// The data and settings of a loader.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{BatchSize, LastBatch, Loader, LoaderConfig};
+///
+/// let config = LoaderConfig {
+///     end_epoch: 2,
+///     last_batch: LastBatch::Drop,
+///     ..LoaderConfig::new(source, plan, BatchSize::Global(64))
+/// };
+/// let mut loader = Loader::open(config)?;
+/// let mut steps = 0;
+/// while loader.next_step()?.is_some() {
+///     steps += 1;
+/// }
+/// assert_eq!(steps, 8); // 4 of 64 of the 300 samples, in each of 2 epochs
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LoaderConfig {
     /// The order that is read.
@@ -123,6 +207,23 @@ pub struct LoaderConfig {
 }
 
 /// Where shards of a store elsewhere are kept on this machine, and the known facts about files.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{CacheChoice, Loader, LoaderConfig};
+/// use shardfmt::ByteSize;
+///
+/// # let directory = tempfile::tempdir()?;
+/// let cache = CacheChoice { dir: Some(directory.path().into()), limit: Some(ByteSize::mib(64)) };
+/// let mut loader = Loader::open(LoaderConfig { cache, ..LoaderConfig::new(source, plan, 32) })?;
+/// assert!(loader.next_step()?.is_some());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CacheChoice {
     /// The directory. `None`: [`default_cache_dir`].

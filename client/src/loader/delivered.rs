@@ -7,6 +7,16 @@ use serde::{Deserialize, Serialize};
 use shardfmt::DigestSum;
 
 /// Samples, each counted once, and the sum of their digests.
+///
+/// ```
+/// use shardd_client::loader::Delivered;
+/// use shardfmt::{DigestSum, RowDigest};
+///
+/// let one = Delivered { samples: 1, digest_sum: DigestSum::from(RowDigest::of(b"a canonical row")) };
+/// let mut all = Delivered::default();
+/// all += one;
+/// assert_eq!(all, one);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivered {
@@ -24,6 +34,15 @@ impl AddAssign for Delivered {
 }
 
 /// The samples given to all virtual ranks in one epoch, from its beginning on.
+///
+/// ```
+/// use shardd_client::loader::EpochDelivered;
+///
+/// let mut epoch = EpochDelivered::begin(3, 4);
+/// epoch.virtual_ranks[1].samples = 16;
+/// assert_eq!(epoch.of(0..2).samples, 16);
+/// assert_eq!(epoch.of(2..4).samples, 0);
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EpochDelivered {
@@ -53,6 +72,26 @@ impl EpochDelivered {
 /// The samples given of the epoch under way, and of the one before, of which a report may still be on its
 /// way. Of an epoch that was not counted from its beginning there is nothing: half a count would be taken for
 /// a fault of the reading.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::loader::Deliveries;
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// let mut deliveries = Deliveries::default();
+/// for _ in 0..2 {
+///     let step = loader.next_step()?.ok_or("no step")?;
+///     deliveries.add(step.epoch, step.positions().start, Some(&step.delivered()));
+/// }
+/// assert_eq!(deliveries.of(0).map(|epoch| epoch.of(0..1).samples), Some(64));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Deliveries(Vec<EpochDelivered>);

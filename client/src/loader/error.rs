@@ -12,6 +12,23 @@ use shardd_store::origin::OriginError;
 use crate::shared_cache::SharedCacheError;
 
 /// Why a loader cannot continue.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::{Credentials, LoadError, Loader, LoaderConfig, LoaderSource};
+///
+/// let (servers, credentials) = (vec![], Credentials::default());
+/// let nodes = LoaderSource::Nodes { servers, run: "my-run".parse()?, credentials };
+/// match Loader::open(LoaderConfig::new(nodes, plan, 32)) {
+///     Err(LoadError::NoServers) => {}
+///     Err(other) => panic!("{other}"),
+///     Ok(_) => panic!("there is no node to ask"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum LoadError {

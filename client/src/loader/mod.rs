@@ -73,6 +73,22 @@ pub use steps::{LastBatch, Steps};
 use workers::Ahead;
 
 /// One step's share of this rank.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// let step = loader.next_step()?.ok_or("no step")?;
+/// assert_eq!((step.epoch, step.step, step.positions()), (0, 0, 0..32));
+/// assert_eq!(step.global_samples(), 32);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Step {
     /// The epoch.
@@ -116,6 +132,30 @@ impl Step {
 }
 
 /// The result of waiting for a step.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::loader::Next;
+/// use shardd_client::{Loader, LoaderConfig};
+/// use std::time::Duration;
+///
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// let mut samples = 0;
+/// loop {
+///     match loader.next_step_within(Duration::from_secs(1))? {
+///         Next::Step(step) => samples += step.global_samples(),
+///         Next::NotYet => {} // look after something else
+///         Next::End => break,
+///     }
+/// }
+/// assert_eq!(samples, 300);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub enum Next {
     /// It is read.
@@ -127,6 +167,25 @@ pub enum Next {
 }
 
 /// The reads of one virtual rank in a step.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let config = LoaderConfig { virtual_ranks: Some(3), ..LoaderConfig::new(source, plan, 16) };
+/// let step = Loader::open(config)?.next_step()?.ok_or("no step")?;
+/// assert_eq!(step.micro_batches.len(), 3);
+/// for micro_batch in &step.micro_batches {
+///     assert_eq!(micro_batch.batch.num_rows(), 16);
+///     assert_eq!(micro_batch.positions.len(), 16);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct MicroBatch {
     /// The virtual rank.
@@ -142,6 +201,23 @@ pub struct MicroBatch {
 }
 
 /// The reads of a rank in an epoch.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let mut loader = Loader::open(LoaderConfig { audit: true, ..LoaderConfig::new(source, plan, 32) })?;
+/// while loader.next_step()?.is_some() {}
+/// let audit = loader.audits()[0];
+/// assert_eq!(audit.samples, 300);
+/// assert_eq!(audit.digest_sum, loader.sources()[0].manifest.digest_sum());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EpochAudit {
     /// The epoch.
@@ -161,6 +237,22 @@ fn is_zero(count: &u64) -> bool {
 }
 
 /// How the loader fared.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// while loader.next_step()?.is_some() {}
+/// let stats = loader.stats();
+/// assert_eq!((stats.steps, stats.samples), (10, 300));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct LoaderStats {
     /// Steps handed out.
@@ -184,19 +276,21 @@ pub struct LoaderStats {
 
 /// Reads a rank's share of a run.
 ///
-/// ```no_run
-/// use shardd_store::catalog::StorePlace;
-/// use shardd_client::loader::{Loader, LoaderConfig, LoaderSource};
-///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let plan: shardfmt::PlanId = "0".repeat(64).parse()?;
-/// let source = LoaderSource::Store(StorePlace::Directory("digits-store".into()));
+/// use shardd_client::{Loader, LoaderConfig, LoaderSource, StorePlace};
+///
+/// # let (store, plan) = numbers()?;
+/// let source = LoaderSource::Store(StorePlace::Directory(store.path().into()));
 /// let mut loader = Loader::open(LoaderConfig::new(source, plan, 32))?;
+/// let mut rows = 0;
 /// while let Some(step) = loader.next_step()? {
 ///     for micro_batch in &step.micro_batches {
-///         println!("step {}: {} rows", step.step, micro_batch.batch.num_rows());
+///         rows += micro_batch.batch.num_rows();
 ///     }
 /// }
+/// assert_eq!(rows, 300);
 /// # Ok(())
 /// # }
 /// ```

@@ -14,11 +14,32 @@ use super::{BatchSize, LoadError};
 const USUAL_PARTITIONS: u32 = 96;
 
 /// V of a mixture read in steps of `global_batch`, by default.
+///
+/// ```
+/// use shardd_client::loader::mixture_virtual_ranks;
+///
+/// assert_eq!(mixture_virtual_ranks(256), 16);
+/// ```
 pub fn mixture_virtual_ranks(global_batch: u64) -> u32 {
     default_virtual_ranks(USUAL_PARTITIONS, global_batch)
 }
 
 /// The name of an order: what a position is a position of.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::loader::OrderId;
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let loader = Loader::open(LoaderConfig::new(source, plan.clone(), 32))?;
+/// assert_eq!(loader.order(), OrderId::Plan(plan.id()));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OrderId {
@@ -30,6 +51,27 @@ pub enum OrderId {
 
 /// Where a loader is in its order: the same on every rank and for every world size. Of a plan its JSON is that of
 /// [`protocol::Cursor`](shardd_api::protocol::Cursor), which nodes keep for runs.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Cursor, Loader, LoaderConfig};
+///
+/// let config = LoaderConfig::new(source, plan, 32);
+/// let mut loader = Loader::open(config.clone())?;
+/// let done = loader.next_step()?.ok_or("no step")?;
+/// let saved = serde_json::to_string(&done.cursor)?;
+///
+/// let Cursor { epoch, position, .. } = serde_json::from_str(&saved)?;
+/// let mut resumed = Loader::open(LoaderConfig { start: (epoch, position), ..config })?;
+/// let next = resumed.next_step()?.ok_or("no step")?;
+/// assert_eq!(next.positions(), 32..64);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Cursor {
     /// The order that the position belongs to.

@@ -17,6 +17,17 @@ use std::ops::Range;
 use shardd_plan::{Plan, PlanError};
 
 /// How large a step is.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::BatchSize;
+///
+/// assert_eq!(BatchSize::Global(64).global(8)?, 64);
+/// assert_eq!(BatchSize::MicroBatch(64).global(8)?, 512);
+/// assert_eq!(BatchSize::from(64), BatchSize::MicroBatch(64));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchSize {
     /// Samples of a virtual rank's micro-batch; a step has V times this.
@@ -26,6 +37,22 @@ pub enum BatchSize {
 }
 
 /// One process among all of a launch.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::loader::WorldRank;
+///
+/// // In a program, `variable` is `|name| std::env::var(name).ok()`.
+/// let variable = |name: &str| match name {
+///     "RANK" => Some("1".to_owned()),
+///     "WORLD_SIZE" => Some("2".to_owned()),
+///     _ => None,
+/// };
+/// assert_eq!(WorldRank::from_env(variable)?, Some(WorldRank::new(1, 2, None)?));
+/// assert!(WorldRank::new(2, 2, None).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorldRank {
     /// Its number, from 0.
@@ -37,6 +64,17 @@ pub struct WorldRank {
 }
 
 /// Which processes read the same samples.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::loader::{Layout, RankError};
+///
+/// assert_eq!(Layout::new(None, None)?, Layout::Replicated(1));
+/// assert_eq!(Layout::new(None, Some((1, 4)))?, Layout::Mesh { index: 1, size: 4 });
+/// assert_eq!(Layout::new(Some(2), Some((1, 4))), Err(RankError::BothLayouts { replication: 2 }));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
     /// Groups of this many consecutive ranks; 1 if each reads its own.
@@ -51,6 +89,18 @@ pub enum Layout {
 }
 
 /// A process in its role as a reader of data: those with the same index read the same.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::loader::{DataRank, Layout, WorldRank};
+///
+/// // Ranks 2 and 3 of 4 hold parts of one model, and read the same samples.
+/// let rank = WorldRank::new(3, 4, None)?;
+/// let data_rank = DataRank::new(Some(rank), Layout::Replicated(2))?;
+/// assert_eq!(data_rank, DataRank { index: 1, size: 2 });
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DataRank {
     /// Its number, from 0: what the plan calls a rank.
@@ -60,6 +110,22 @@ pub struct DataRank {
 }
 
 /// The part of every step that a data rank reads.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::loader::{DataRank, RankShare};
+/// use shardd_client::{BatchSize, Plan};
+///
+/// let plan = Plan::new(plan, &[300])?;
+/// let second = DataRank { index: 1, size: 3 };
+/// let share = RankShare::new(&plan, second, Some(3), BatchSize::MicroBatch(20))?;
+/// assert_eq!(share.owned, 1..2);
+/// assert_eq!(share.global_batch, 60);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RankShare {
     /// Whose it is.
@@ -73,6 +139,23 @@ pub struct RankShare {
 }
 
 /// One of the micro-batches that a data rank reads in a step, in order.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// use shardd_client::loader::{DataRank, RankShare};
+/// use shardd_client::{BatchSize, Plan};
+///
+/// let plan = Plan::new(plan, &[300])?;
+/// let alone = DataRank { index: 0, size: 1 };
+/// let share = RankShare::new(&plan, alone, Some(3), BatchSize::Global(10))?;
+/// let places = share.micro_batches(0, 10, &[4, 3, 3], false);
+/// assert!(places[2].is_last_micro);
+/// assert_eq!(places.iter().map(|place| place.weight).sum::<f64>(), 1.0);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MicroBatchPlace {
     /// The step's number.
@@ -91,6 +174,14 @@ pub struct MicroBatchPlace {
 }
 
 /// Numbers that fit no run, and the way out.
+///
+/// ```
+/// use shardd_client::BatchSize;
+/// use shardd_client::loader::RankError;
+///
+/// assert_eq!(BatchSize::new(None, None), Err(RankError::NoSize));
+/// assert_eq!(BatchSize::new(None, Some(64)), Ok(BatchSize::Global(64)));
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum RankError {

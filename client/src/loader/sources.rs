@@ -13,6 +13,22 @@ use super::order::Order;
 use super::{CacheChoice, Follow, LoadError, LoaderSource, MixedSource, PlanRef, columns};
 
 /// A version that is read, and by which plan.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::{Loader, LoaderConfig};
+///
+/// let loader = Loader::open(LoaderConfig::new(source, plan.clone(), 32))?;
+/// let source = &loader.sources()[0];
+/// assert_eq!(source.plan.id(), plan.id());
+/// assert_eq!(source.manifest.sample_count(), 300);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone)]
 pub struct Source {
     /// The plan.

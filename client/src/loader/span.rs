@@ -11,6 +11,17 @@ use std::ops::Range;
 use super::{LastBatch, Steps};
 
 /// A step: what all ranks together read in it, in order.
+///
+/// ```
+/// use shardd_client::LastBatch;
+/// use shardd_client::loader::{Part, Spans, Steps};
+///
+/// let steps = Steps { sample_count: 10, global_batch: 4, last_batch: LastBatch::Wrap };
+/// let last = Spans { steps, end_epoch: 1 }.from(0, 0).last();
+/// let parts = last.map(|step| step.parts).unwrap_or_default();
+/// assert_eq!(parts[0], Part { epoch: 0, positions: 8..10, repeats: false });
+/// assert_eq!(parts[1], Part { epoch: 0, positions: 0..2, repeats: true });
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StepSpan {
     /// The epoch it begins in.
@@ -54,6 +65,15 @@ impl StepSpan {
 }
 
 /// The treatment of an epoch's samples when it is read from its start, per policy.
+///
+/// ```
+/// use shardd_client::LastBatch;
+/// use shardd_client::loader::{Spans, Steps};
+///
+/// let steps = Steps { sample_count: 10, global_batch: 4, last_batch: LastBatch::Drop };
+/// let tally = Spans { steps, end_epoch: 1 }.tally();
+/// assert_eq!((tally.seen, tally.unseen, tally.repeats), (8, 2, 0));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// Samples that are read, each counted once.
@@ -65,6 +85,16 @@ pub struct Tally {
 }
 
 /// The steps of a run.
+///
+/// ```
+/// use shardd_client::LastBatch;
+/// use shardd_client::loader::{Spans, Steps};
+///
+/// let steps = Steps { sample_count: 10, global_batch: 4, last_batch: LastBatch::Carry };
+/// let spans = Spans { steps, end_epoch: 2 };
+/// assert_eq!(spans.left(0, 0), 5);
+/// assert_eq!(spans.at(0, 8).map(|step| step.next), Some((1, 2)));
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spans {
     /// The parts of each epoch.

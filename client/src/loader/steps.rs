@@ -5,6 +5,21 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 /// The treatment of the samples at the end of an epoch that do not fill a global batch.
+///
+/// ```
+/// use shardd_client::LastBatch;
+/// use shardd_client::loader::{Spans, Steps};
+///
+/// let sizes = |last_batch| {
+///     let steps = Steps { sample_count: 10, global_batch: 4, last_batch };
+///     let spans = Spans { steps, end_epoch: 2 }.from(0, 0);
+///     spans.map(|step| step.samples()).collect::<Vec<u64>>()
+/// };
+/// assert_eq!(sizes(LastBatch::Short), [4, 4, 2, 4, 4, 2]);
+/// assert_eq!(sizes(LastBatch::Drop), [4, 4, 4, 4]);
+/// assert_eq!(sizes(LastBatch::Wrap), [4, 4, 4, 4, 4, 4]);
+/// assert_eq!(sizes(LastBatch::Carry), [4, 4, 4, 4, 4]);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LastBatch {
@@ -21,6 +36,16 @@ pub enum LastBatch {
 }
 
 /// The steps of one epoch's order.
+///
+/// ```
+/// use shardd_client::LastBatch;
+/// use shardd_client::loader::Steps;
+///
+/// let steps = Steps { sample_count: 10, global_batch: 4, last_batch: LastBatch::Short };
+/// assert_eq!(steps.per_epoch(), 3);
+/// assert_eq!(steps.at(8), Some(8..10));
+/// assert_eq!(steps.at(10), None);
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Steps {
     /// Samples of an epoch.

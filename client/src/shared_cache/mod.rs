@@ -50,6 +50,21 @@ const LEASE: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// A directory of shards that the processes of a machine share.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_client::shared_cache::{SharedCache, SharedCacheError};
+/// use shardfmt::ByteSize;
+///
+/// # let directory = tempfile::tempdir()?;
+/// let cache = SharedCache::open(directory.path(), Some(ByteSize::mib(64)))?;
+/// assert_eq!(cache.used()?, 0);
+/// // The shard that is read and the one that is fetched must both fit.
+/// cache.check(32 << 20)?;
+/// assert!(matches!(cache.check(33 << 20), Err(SharedCacheError::TooSmall { .. })));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct SharedCache {
     dir: PathBuf,

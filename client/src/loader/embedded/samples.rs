@@ -16,6 +16,24 @@ use super::{ShardFiles, Stored, room};
 
 /// The samples of a version, or of several one after the other, by number: they count through the shards in the manifests'
 /// order.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (store, plan) = numbers()?;
+/// # let place = shardd_client::StorePlace::Directory(store.path().into());
+/// # let source = shardd_client::LoaderSource::Store(place.clone());
+/// use shardd_client::CacheChoice;
+/// use shardd_client::loader::Samples;
+/// use shardfmt::arrow::array::{Array, Int64Array};
+///
+/// let samples = Samples::open(&[(place, plan.version)], &CacheChoice::default())?;
+/// assert_eq!(samples.count(), 300);
+/// let rows = samples.take(&[299, 7])?;
+/// assert_eq!(rows.column(0).to_data(), Int64Array::from(vec![299, 7]).to_data());
+/// # Ok(())
+/// # }
+/// ```
 pub struct Samples {
     files: Mutex<ShardFiles>,
     /// Of each shard the number of its first sample, its version and its number there.
