@@ -18,6 +18,32 @@ use crate::weights::Init;
 /// Its parameters are those of the burn module: those that are frozen stay as they are, and what lies in a
 /// [`RunningState`](burn::module::RunningState) is kept for each virtual rank and averaged when the model is evaluated or saved. Randomness comes from
 /// [`Pass::key`], not from the device: only so a pass gives the same numbers wherever it is computed.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::nn::Linear;
+/// use burn::tensor::Tensor;
+/// use shardd_trainer::{Block, Pass};
+///
+/// #[derive(Module, Debug)]
+/// struct Dense {
+///     linear: Linear,
+/// }
+///
+/// impl Block for Dense {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///
+///     fn forward(&self, input: Tensor<2>, _pass: &mut Pass) -> Tensor<2> {
+///         self.linear.forward(input)
+///     }
+///     fn decay(&self, _path: &str, _shape: &[usize]) -> f32 {
+///         0.0
+///     }
+/// }
+/// # let linear = burn::nn::LinearConfig::new(4, 2).init(&burn::tensor::Device::flex());
+/// assert_eq!(Dense { linear }.decay("linear.weight", &[4, 2]), 0.0);
+/// ```
 pub trait Block: Module + 'static {
     /// Its input.
     type Input: TensorTree;
@@ -92,6 +118,24 @@ macro_rules! block {
 }
 
 /// A block's view of the pass that it is part of.
+///
+/// ```
+/// # use burn::module::Module;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # #[derive(Module, Debug)]
+/// # struct Dense {
+/// #     linear: Linear,
+/// # }
+/// # shardd_trainer::block!(Dense, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+/// use shardd_trainer::{Block, Pass};
+///
+/// let device = Device::flex();
+/// let dense = Dense { linear: LinearConfig::new(4, 2).init(&device) };
+/// let mut pass = Pass::evaluation();
+/// assert!(!pass.is_training());
+/// assert_eq!(dense.forward(Tensor::zeros([3, 4], &device), &mut pass).dims(), [3, 2]);
+/// ```
 #[derive(Debug)]
 pub struct Pass {
     key: Option<Key>,
@@ -162,6 +206,9 @@ impl Pass {
 
     /// Keeps a tensor for later blocks, under a name of its own: a skip connection, or a weight that is used twice. Its gradient comes back from
     /// all who recall it.
+    ///
+    /// # Panics
+    /// If `tensor` is several tensors, or none.
     pub fn keep<F: TensorTree>(&mut self, name: &'static str, tensor: F) {
         let mut parts = parts_of(tensor).into_iter();
         let (Some(part), None) = (parts.next(), parts.next()) else {

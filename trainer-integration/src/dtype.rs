@@ -6,6 +6,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 /// In what numbers gradients are added up and travel.
+///
+/// ```
+/// use shardd_trainer::dtype::ReduceDtype;
+///
+/// assert_eq!("bf16".parse(), Ok(ReduceDtype::Bf16));
+/// assert!("f64".parse::<ReduceDtype>().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ReduceDtype {

@@ -15,6 +15,25 @@ use crate::source::SourceError;
 use crate::weights::WeightsError;
 
 /// Why a training ended without weights.
+///
+/// ```
+/// # use burn::module::Module;
+/// # use burn::nn::{Linear, LinearConfig};
+/// # use burn::tensor::{Device, Tensor};
+/// # #[derive(Module, Debug)]
+/// # struct Dense {
+/// #     linear: Linear,
+/// # }
+/// # shardd_trainer::block!(Dense, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+/// use shardd_trainer::{Chain, CrossEntropy, TrainError, Trainer, spawn};
+///
+/// let results = spawn(2, |collective| {
+///     let linear = LinearConfig::new(4, 2).init(&Device::flex());
+///     let model = Chain::start(Dense { linear });
+///     Trainer::new(model, CrossEntropy, Box::new(collective)).virtual_ranks(1).build().map(drop)
+/// });
+/// assert!(matches!(results[0], Err(TrainError::TooManyRanks { world: 2, virtual_ranks: 1 })));
+/// ```
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum TrainError {

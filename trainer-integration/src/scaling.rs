@@ -11,6 +11,15 @@ use serde::{Deserialize, Serialize};
 ///
 /// The constants are those of PyTorch's `GradScaler`, but for the bounds, which it does not have. Gradients here are those of *sums* over the samples of a
 /// micro-batch: a value of 1 for a mean is 2⁻¹⁶ for a sum over 65,536 samples.
+///
+/// ```
+/// use shardd_trainer::scaling::LossScale;
+///
+/// let scale = LossScale::of_exponent(10);
+/// assert_eq!(scale.factor(), 1024.0);
+/// assert_eq!(scale.fallen().factor(), 512.0);
+/// assert_eq!("1024".parse(), Ok(scale));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {

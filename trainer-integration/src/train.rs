@@ -56,6 +56,15 @@ pub use train_state::StateTransfer;
 use train_state::TrainState;
 
 /// The settings that decide the weights, apart from the data; and those of the computation.
+///
+/// ```
+/// use shardd_trainer::Optimizer;
+/// use shardd_trainer::train::TrainConfig;
+///
+/// let optimizer = Optimizer::adamw(0.01);
+/// let config = TrainConfig { epochs: 3, virtual_ranks: 8, rate: 1e-3, optimizer, ..TrainConfig::default() };
+/// assert_eq!((config.seed, config.compare_every), (0, 100));
+/// ```
 #[derive(Clone, Debug)]
 pub struct TrainConfig {
     /// Of the first weights. Default 0.

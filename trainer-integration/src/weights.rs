@@ -107,6 +107,18 @@ pub struct Named {
 }
 
 /// All parameters of a trained model, then its averaged running numbers.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_trainer::weights::{Named, Weights};
+///
+/// let head = Named { name: "head.bias".into(), shape: vec![2], values: vec![0.5, -0.5] };
+/// let weights = Weights(vec![head]);
+/// let read = Weights::from_safetensors(&weights.to_safetensors()?)?;
+/// assert_eq!(read.digest(), weights.digest());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Weights(pub Vec<Named>);
 

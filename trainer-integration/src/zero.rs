@@ -18,6 +18,14 @@ use crate::compress::Compression;
 use crate::reduce::Reduction;
 
 /// The state that each rank keeps only a slice of.
+///
+/// ```
+/// use shardd_trainer::Zero;
+///
+/// assert_eq!("2".parse(), Ok(Zero::Gradients));
+/// assert_eq!(Zero::Parameters.stage(), 3);
+/// assert!("4".parse::<Zero>().is_err());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Zero {
@@ -52,6 +60,15 @@ impl Zero {
 }
 
 /// The state that ranks keep slices of, and the size of their group.
+///
+/// ```
+/// use shardd_trainer::{Slicing, Zero};
+/// use std::num::NonZeroU32;
+///
+/// // Slices of everything, among 8 ranks of one machine.
+/// let slicing = Slicing { zero: Zero::Parameters, group: NonZeroU32::new(8) };
+/// assert_ne!(slicing, Slicing::from(Zero::Parameters));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slicing {
     /// The state they keep slices of.

@@ -145,6 +145,9 @@ impl InputSpec {
     ///
     /// # Errors
     /// As [`InputSpec::read`].
+    ///
+    /// # Panics
+    /// If there are not as many positions as rows.
     pub fn stored(&self, rows: &RecordBatch, positions: &[u64]) -> Result<StoredSamples, InputError> {
         assert_eq!(rows.num_rows(), positions.len(), "a position for every row");
         let column = |name: &str| {

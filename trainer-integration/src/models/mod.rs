@@ -24,6 +24,14 @@ use crate::tensor_tree::Part;
 pub type ImageShape = [usize; 3];
 
 /// The shape of a sample for a model.
+///
+/// ```
+/// use shardd_trainer::models::InputShape;
+///
+/// assert_eq!(InputShape::Image([3, 32, 32]).len(), 3_072);
+/// assert_eq!(InputShape::Image([3, 32, 32]).rows(16), [16, 3, 32, 32]);
+/// assert_eq!(InputShape::Tokens(256).answers(), 256);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputShape {
     /// Channels, height, width.
@@ -114,6 +122,20 @@ pub enum ModelError {
 }
 
 /// How a model is to be.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use burn::tensor::Device;
+/// use shardd_trainer::models::{InputShape, ModelKind, ModelOptions, model};
+///
+/// let model_of = |options| model(InputShape::Features(64), 10, options, &Device::flex());
+/// assert!(model_of(ModelOptions::default())?.parameter_count() > 640);
+/// // A ResNet takes images.
+/// let resnet = ModelOptions { kind: ModelKind::Resnet18, ..ModelOptions::default() };
+/// assert!(model_of(resnet).is_err());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ModelOptions {
     /// Which. Default the small one for the kind of input.

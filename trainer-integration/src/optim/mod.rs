@@ -17,6 +17,15 @@ pub const CHUNK: usize = 1 << 10;
 const STRETCH: usize = 1 << 14;
 
 /// Which optimizer, with its constants.
+///
+/// ```
+/// use shardd_trainer::Optimizer;
+///
+/// match Optimizer::adamw(0.01) {
+///     Optimizer::AdamW { beta1, weight_decay, .. } => assert_eq!((beta1, weight_decay), (0.9, 0.01)),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "name")]
 pub enum Optimizer {
@@ -85,6 +94,14 @@ impl Optimizer {
 }
 
 /// How a step's gradient moves the weights.
+///
+/// ```
+/// use shardd_trainer::Optimizer;
+/// use shardd_trainer::optim::Rule;
+///
+/// let rule = Rule { clip: Some(1.0), ..Optimizer::sgd(5e-4).into() };
+/// assert_eq!(Rule { clip: None, ..rule }, Rule::from(Optimizer::sgd(5e-4)));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rule {
     /// By which rule of each number.

@@ -23,6 +23,15 @@ pub enum LrDecay {
 }
 
 /// The learning rate: a linear rise, then what [`LrDecay`] says.
+///
+/// ```
+/// use shardd_trainer::optim::schedule::{LrDecay, Schedule};
+///
+/// let decline = LrDecay::Linear;
+/// let schedule = Schedule { peak: 0.1, warm_up_steps: 10, steps: 110, steps_per_epoch: 10, decline };
+/// assert!(schedule.rate(0) < schedule.rate(9));
+/// assert!(schedule.rate(109) < schedule.rate(50));
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Schedule {
     /// The highest rate.
@@ -60,6 +69,14 @@ impl Schedule {
 }
 
 /// The scaling of a learning rate from one number of samples in a step to another.
+///
+/// ```
+/// use shardd_trainer::optim::schedule::Scaling;
+///
+/// assert_eq!(Scaling::Linear.rate(0.1, 512, 128), 0.4);
+/// assert_eq!(Scaling::Sqrt.rate(0.1, 512, 128), 0.2);
+/// assert_eq!(Scaling::None.rate(0.1, 512, 128), 0.1);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scaling {
     /// It stays.

@@ -36,6 +36,15 @@ pub enum OnBadStep {
 }
 
 /// Which steps are bad, besides those that are no numbers, and what to do about them.
+///
+/// ```
+/// use shardd_trainer::train::TrainConfig;
+/// use shardd_trainer::train::guard::{GuardConfig, OnBadStep};
+///
+/// let guard = GuardConfig { on_bad_step: OnBadStep::Skip, spike: Some(4.0) };
+/// let config = TrainConfig { guard, ..TrainConfig::default() };
+/// assert_ne!(config.guard, GuardConfig::default());
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct GuardConfig {
     /// The action.

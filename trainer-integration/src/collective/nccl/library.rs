@@ -109,6 +109,9 @@ impl Nccl {
     ///
     /// # Errors
     /// As [`Nccl::load`].
+    ///
+    /// # Panics
+    /// If there are no paths.
     pub fn load_from(paths: &[&Path]) -> Result<Nccl, NcclError> {
         let mut first_error = None;
         for path in paths {

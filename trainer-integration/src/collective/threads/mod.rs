@@ -38,6 +38,13 @@ pub fn world_on(hosts: &[u32], timeout: Duration) -> Vec<ThreadCollective> {
 ///
 /// # Panics
 /// If a rank panics, after all have ended: the others fail with [`CollectiveError::Gone`] instead of waiting for it.
+///
+/// ```
+/// use shardd_trainer::collective::Collective;
+/// use shardd_trainer::spawn;
+///
+/// assert_eq!(spawn(3, |collective| (collective.rank(), collective.world())), [(0, 3), (1, 3), (2, 3)]);
+/// ```
 pub fn spawn<R: Send>(ranks: u32, rank: impl Fn(ThreadCollective) -> R + Sync) -> Vec<R> {
     spawn_on(world(ranks, DEFAULT_TIMEOUT), rank)
 }
