@@ -15,7 +15,7 @@ use shardfmt::digest::Digest;
 use time::OffsetDateTime;
 
 use super::{
-    CA_CERTIFICATE, CA_KEY, CertificateError, Host, SKEW, certificate_name, files, key_digest,
+    CA_CERTIFICATE, CA_KEY, CertificateError, Host, SKEW, certificate_name, files, key_digest, key_of,
     read_certificate, read_key,
 };
 
@@ -48,10 +48,14 @@ impl Authority {
     /// # Errors
     /// [`CertificateError`] when its files cannot be read or understood.
     pub fn open(directory: &Path) -> Result<Authority, CertificateError> {
-        let key = read_key(&directory.join(CA_KEY))?;
-        let path = directory.join(CA_CERTIFICATE);
+        let (key_path, path) = (directory.join(CA_KEY), directory.join(CA_CERTIFICATE));
+        let key = read_key(&key_path)?;
         let pem = String::from_utf8_lossy(&files::read(&path)?).into_owned();
         let certificate = read_certificate(&path)?;
+        if key_of(&certificate) != Some(key_digest(&key)) {
+            let reason = "it is not the key of ca.pem beside it".to_owned();
+            return Err(CertificateError::Damaged { path: key_path, reason });
+        }
         let issuer = Box::new(Issuer::from_ca_cert_der(&certificate, key)?);
         Ok(Authority { certificate, pem, issuer })
     }

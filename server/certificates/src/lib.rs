@@ -151,6 +151,12 @@ pub fn holder_of(certificate: &CertificateDer<'_>) -> Option<(NodeId, Digest)> {
     Some((node, Digest::of(certificate.subject_public_key_info().as_ref())))
 }
 
+/// The digest of the key that a certificate is for.
+pub(crate) fn key_of(certificate: &CertificateDer<'_>) -> Option<Digest> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    Some(Digest::of(certificate.subject_public_key_info().as_ref()))
+}
+
 /// Digest of a public key.
 #[must_use]
 pub fn key_digest(key: &impl PublicKeyData) -> Digest {

@@ -66,6 +66,17 @@ fn an_authority_stays_itself_and_is_its_owners_alone() {
 }
 
 #[test]
+fn the_key_of_another_authority_is_refused() {
+    let (ours, theirs) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    for directory in [&ours, &theirs] {
+        Authority::found(directory.path()).expect("founds");
+    }
+    std::fs::copy(theirs.path().join(CA_KEY), ours.path().join(CA_KEY)).unwrap();
+    let refused = Authority::open(ours.path()).err().expect("it signs for others").to_string();
+    assert!(refused.contains("ca.key") && refused.contains("not the key of ca.pem"), "{refused}");
+}
+
+#[test]
 fn a_request_that_does_not_prove_its_key_is_none() {
     for pem in ["", "hello", "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n"]
     {

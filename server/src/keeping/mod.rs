@@ -12,6 +12,7 @@ use std::path::PathBuf;
 
 use shardd_api::duration::Span;
 use shardd_api::node::NodeId;
+use shardd_certificates::CertificateError;
 
 use crate::metastore::OpenError;
 
@@ -52,6 +53,9 @@ pub enum KeepError {
         "{what}, and the store that may have a copy of it cannot be asked ({reason}); start this node again when the store answers"
     )]
     Away { what: String, reason: String },
+    /// The key of the authority is no good.
+    #[error(transparent)]
+    Key(#[from] CertificateError),
     /// sled.
     #[error(transparent)]
     Open(#[from] OpenError),

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use shardd_api::node::NodeId;
 use shardd_api::protocol::Health;
-use shardd_certificates::{CA_CERTIFICATE, CA_KEY};
+use shardd_certificates::{Authority, CA_CERTIFICATE, CA_KEY};
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
 use shardd_store::metastore::{CopyShelf, MetadataCopy, MetastoreAddress};
 use tokio_util::sync::CancellationToken;
@@ -38,6 +38,10 @@ impl Promotion {
     /// [`KeepError`], with the obstacle.
     pub(crate) async fn ask(&self) -> Result<(), KeepError> {
         check(&self.shelf, &self.node, &self.tls).await?;
+        // The node shall not stop for a key with which it does not start again.
+        if self.tls.join(CA_KEY).exists() {
+            Authority::open(&self.tls)?;
+        }
         self.asked.cancel();
         Ok(())
     }

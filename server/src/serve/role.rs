@@ -221,12 +221,13 @@ pub(super) async fn take_over(
         NodeRole::First { promoted: Some(_), .. } => return Err(KeepError::Already(me.node.clone()).into()),
         NodeRole::First { .. } => return Err(KeepError::NoMember.into()),
     };
-    keeping::promote(&config.data, shelf, me).await?;
     let tls = config.data.join("tls");
+    // A key that is no good is found before another node is fenced.
+    let authority = tls.join(CA_KEY).exists().then(|| Authority::open(&tls)).transpose()?;
+    keeping::promote(&config.data, shelf, me).await?;
     (cluster.first, cluster.http, cluster.tls, cluster.quic) =
         (me.node.clone(), site.address, site.tls, me.quic);
     cluster.save(&tls)?;
-    let authority = tls.join(CA_KEY).exists().then(|| Authority::open(&tls)).transpose()?;
     tell_of_authority(&identity, authority.is_some())?;
     let (metastore, promoted) = (MetastoreUrl::Sled, Some(cluster));
     Ok(NodeRole::First { identity, authority, metastore, promoted, is_new: false })

@@ -68,10 +68,15 @@ fn a_first_node_that_is_lost_is_replaced_by_one_command_and_refuses_to_serve_whe
     let alive = ended(shardctl(&cluster.nodes[1]).args(["promote", "n2"]));
     assert!(error_line(&alive).contains("node n1 keeps the metadata and answers"), "{}", error_line(&alive));
 
-    // The owner puts the authority's key there first, so that the promoted node signs from the beginning.
-    fs::copy(cluster.nodes[0].data.join("tls/ca.key"), cluster.nodes[1].data.join("tls/ca.key"))
-        .expect("copied");
     cluster.nodes[0].kill();
+    // The key of another authority is refused before the node stops or fences the one before.
+    let (stranger, key) = (TempDir::new().expect("a directory"), cluster.nodes[1].data.join("tls/ca.key"));
+    Authority::found(stranger.path()).expect("founds");
+    fs::copy(stranger.path().join("ca.key"), &key).expect("copied");
+    let wrong = ended(shardctl(&cluster.nodes[1]).args(["promote", "n2"]));
+    assert!(error_line(&wrong).contains("it is not the key of ca.pem"), "{}", error_line(&wrong));
+    // The owner puts the authority's key there first, so that the promoted node signs from the beginning.
+    fs::copy(cluster.nodes[0].data.join("tls/ca.key"), &key).expect("copied");
     let began = std::time::Instant::now();
     println!("{}", run(shardctl(&cluster.nodes[1]).args(["promote", "n2"])).trim());
     println!("promoted after {:?}", began.elapsed());
