@@ -135,7 +135,7 @@ impl Running {
             self.copied.cancel();
             let fenced = match fenced {
                 Some(fenced) => fenced,
-                None => self.copying.await,
+                None => (&mut self.copying).await,
             };
             self.transport.close().await;
             left??;
@@ -143,8 +143,12 @@ impl Running {
         };
         match tokio::time::timeout(GRACE, all).await {
             Ok(ended) => ended,
-            Err(_) if self.tasks.is_empty() => {
+            Err(_) if self.tasks.is_empty() && self.copying.is_finished() => {
                 info!("stopped before the last connections were closed");
+                Ok(())
+            }
+            Err(_) if self.tasks.is_empty() => {
+                warn!("stopped before the last changes of the metadata were copied to the store");
                 Ok(())
             }
             Err(_) => {

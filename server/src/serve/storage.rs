@@ -48,13 +48,14 @@ impl Storage {
             role = take_over(config, role, &shelf, &me, site).await?;
         }
         let metastore_node = role.cluster().map(|cluster| MetastoreNode::new(cluster.first.clone()));
+        let had_metadata = config.data.join("meta").exists();
         let metadata =
             open_metastore(config, &role, &network.transport, &shelf, &me, metastore_node.as_ref()).await?;
         let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metadata.metastore));
         check_store(&catalog).await?;
         if let NodeRole::First { .. } = role {
             tell_of_store(config, &role, network.is_alone());
-            tell_of_names(&role, &catalog, &shelf).await;
+            tell_of_names(!had_metadata, &catalog, &shelf).await;
         }
         let (directory, limit) = (config.data.join("cache"), config.cache_size);
         let cache =
@@ -133,10 +134,10 @@ fn tell_of_store(config: &Config, role: &NodeRole, is_alone: bool) {
 }
 
 /// Says whether names were lost, or are those of another cluster over the same store.
-async fn tell_of_names(role: &NodeRole, catalog: &CatalogBackend, shelf: &CopyShelf) {
+async fn tell_of_names(is_new: bool, catalog: &CatalogBackend, shelf: &CopyShelf) {
     let looked = tokio::time::timeout(STORE_TIMEOUT, catalog.has_lost_its_names()).await;
     let Ok(Ok(has_lost_names)) = looked else { return };
-    if !has_lost_names && !matches!(role, NodeRole::First { is_new: true, .. }) {
+    if !has_lost_names && !is_new {
         return;
     }
     let others = tokio::time::timeout(STORE_TIMEOUT, shelf.of_others()).await;
@@ -145,8 +146,8 @@ async fn tell_of_names(role: &NodeRole, catalog: &CatalogBackend, shelf: &CopySh
         warn!(
             store = catalog.origin().name(),
             "this store belongs to a cluster whose metadata node {node} ({http}) keeps, and this node has founded another cluster over it: \
-             start this node with an empty --data directory and --join to join that cluster, after you have promoted another of its nodes \
-             if {node} is lost; run `shardctl recover` here only if that cluster is gone"
+             to join that cluster, start this node with an empty --data directory and --join, after you have promoted another of its nodes \
+             if {node} is lost; if that cluster is gone or its key is lost, run `shardctl recover` here"
         );
     } else if has_lost_names {
         warn!(
@@ -178,7 +179,7 @@ pub(super) fn store_options(config: &Config, cluster: Option<&Cluster>) -> Store
 /// Refuses a store that does not let this node in. An unreachable one may come back: until then caches do.
 async fn probe(origin: &Origin) -> Result<(), OriginError> {
     if origin.asks_metadata_service() {
-        warn!(
+        info!(
             store = origin.name(),
             "no AWS_ACCESS_KEY_ID in the environment; asking the cloud's metadata service"
         );
