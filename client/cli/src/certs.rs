@@ -231,7 +231,8 @@ fn revoke(api: &Api, node: &NodeId, key: Option<&str>, yes: bool, json: bool) ->
     let known = api.known()?;
     let keys: Vec<Digest> =
         known.iter().filter(|listed| listed.node == *node).map(|listed| listed.key).collect();
-    if keys.is_empty() {
+    // A node may be there without a certificate that is listed: after a promotion from an older copy of the metadata.
+    if keys.is_empty() && !api.has_node(node)? {
         let names: BTreeSet<String> = known.iter().map(|listed| listed.node.to_string()).collect();
         let names = Vec::from_iter(names);
         return Err(Failure::failed(no_such(&format!("certificate of node {node}"), node.as_str(), &names)));
@@ -282,6 +283,12 @@ fn authority(server: &str, digest: Option<Digest>, to: Option<PathBuf>, json: bo
 }
 
 /// Where a node tells of certificates.
+/// A node of a list, by its name.
+#[derive(Deserialize)]
+struct Named {
+    id: NodeId,
+}
+
 struct Api {
     http: HttpClient,
     url: String,
@@ -296,6 +303,18 @@ impl Api {
 
     fn known(&self) -> Result<Vec<Listed>, Failure> {
         Ok(self.http.get_list(&self.url, usize::MAX)?)
+    }
+
+    /// Whether a node of this name lives, or has lived.
+    fn has_node(&self, node: &NodeId) -> Result<bool, Failure> {
+        for list in ["nodes", "lost-nodes"] {
+            let url = self.url.replace("/v1/certificates", &format!("/v1/{list}"));
+            let nodes: Vec<Named> = self.http.get_list(&url, usize::MAX)?;
+            if nodes.iter().any(|named| named.id == *node) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
