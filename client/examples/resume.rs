@@ -22,11 +22,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     let plan = PlanDocument::with_defaults(dataset.version, &shape, PlanOptions::default())?;
 
     let saved = fs::read(file).ok().map(|json| serde_json::from_slice::<Cursor>(&json)).transpose()?;
-    let start = saved.map_or((0, 0), |cursor| (cursor.epoch, cursor.position));
-    println!("from epoch {}, position {}", start.0, start.1);
     let source = LoaderSource::Store(StorePlace::Directory(store.into()));
-    let mut loader =
-        Loader::open(LoaderConfig { start, end_epoch: 2, ..LoaderConfig::new(source, plan, 32) })?;
+    let mut config = LoaderConfig { end_epoch: 2, ..LoaderConfig::new(source, plan, 32) };
+    if let Some(cursor) = saved {
+        println!("from epoch {}, position {}", cursor.epoch, cursor.position);
+        // Another plan than that of the cursor is refused: one of a later version of the dataset, for example.
+        config = config.resume(&cursor);
+    }
+    let mut loader = Loader::open(config)?;
     while let Some(step) = loader.next_step()? {
         // Train on step.micro_batches here, and write the cursor with the model's checkpoint.
         fs::write(file, serde_json::to_vec(&step.cursor)?)?;

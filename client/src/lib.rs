@@ -45,10 +45,11 @@ pub mod shared_cache;
 pub use arrow;
 pub use loader::{
     BatchSize, CacheChoice, Cursor, Follow, LastBatch, LoadError, Loader, LoaderConfig, LoaderSource,
-    LoaderStats, MicroBatch, MixedSource, PlanRef, Step,
+    LoaderStats, MicroBatch, MixedSource, OrderId, PlanRef, Step, WorldRank,
 };
 pub use shardd_api::protocol::RunId;
 pub use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
 pub use shardd_store::catalog::{Catalog, CatalogError, LocalCatalog, StorePlace};
 pub use shardd_store::http::Credentials;
-pub use shardfmt::{DatasetName, DatasetRef, Manifest, PlanId, VersionId};
+pub use shardd_store::stores::StoreOptions;
+pub use shardfmt::{ByteSize, DatasetName, DatasetRef, Manifest, PlanId, VersionId};

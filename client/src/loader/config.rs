@@ -8,6 +8,7 @@ use shardd_store::catalog::StorePlace;
 use shardd_store::http::Credentials;
 use shardfmt::{ByteSize, PlanId};
 
+use super::order::{Cursor, OrderId};
 use super::{BatchSize, Deliveries, LastBatch};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 
@@ -184,6 +185,8 @@ pub struct LoaderConfig {
     pub last_batch: LastBatch,
     /// Where to begin: (epoch, position).
     pub start: (u32, u64),
+    /// The order that `start` is a place in; another one is refused. `None`: any.
+    pub start_order: Option<OrderId>,
     /// The samples given to virtual ranks before that, by the state that the loader resumes from: the audit
     /// of its epoch counts it, too.
     pub delivered: Deliveries,
@@ -194,7 +197,7 @@ pub struct LoaderConfig {
     /// Whether segments, or a ring, are borrowed from nodes on this machine; else bytes are sent, as from nodes elsewhere. Which of
     /// these works is found out, so there is little reason to say no.
     pub map_files: bool,
-    /// Only every how manieth step is read, from the start on, at least 1: where others read those between. With nodes 1.
+    /// One step of so many is read, from the start on, at least 1: where others read those between. With nodes 1.
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,
@@ -248,6 +251,29 @@ impl LoaderConfig {
         Self::following(Follow::Plan { source, plan: plan.into() }, batch)
     }
 
+    /// Begins where a cursor stands. [`Loader::open`](super::Loader::open) refuses another plan or mixture than the cursor's.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/numbers.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (store, plan) = numbers()?;
+    /// # let source = shardd_client::LoaderSource::Store(shardd_client::StorePlace::Directory(store.path().into()));
+    /// use shardd_client::{Loader, LoaderConfig};
+    ///
+    /// let config = LoaderConfig::new(source, plan, 32);
+    /// let first = Loader::open(config.clone())?.next_step()?.expect("a step");
+    /// let mut resumed = Loader::open(config.resume(&first.cursor))?;
+    /// let second = resumed.next_step()?.expect("another step");
+    /// assert_eq!(second.positions().start, first.positions().end);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn resume(self, cursor: &Cursor) -> Self {
+        let start = (cursor.epoch, cursor.position);
+        Self { start, start_order: Some(cursor.order), ..self }
+    }
+
     /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
     /// default as many as the sources together.
     pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch: impl Into<BatchSize>) -> Self {
@@ -265,6 +291,7 @@ impl LoaderConfig {
             shuffle: true,
             last_batch: LastBatch::Short,
             start: (0, 0),
+            start_order: None,
             delivered: Deliveries::default(),
             end_epoch: 1,
             limit: None,

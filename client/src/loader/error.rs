@@ -9,6 +9,7 @@ use shardd_store::catalog::CatalogError;
 use shardd_store::http::HttpError;
 use shardd_store::origin::OriginError;
 
+use super::OrderId;
 use crate::shared_cache::SharedCacheError;
 
 /// Why a loader cannot continue.
@@ -74,6 +75,11 @@ pub enum LoadError {
     /// The numbers make no sense together.
     #[error("{0}")]
     Config(String),
+    /// A cursor of another order.
+    #[error(
+        "the cursor is of {cursor}, and the loader follows {followed}: follow that of the cursor, or begin anywhere without it"
+    )]
+    OtherOrder { cursor: OrderId, followed: OrderId },
     /// Out of threads or file descriptors.
     #[error("the loader's threads could not be started")]
     Threads { source: std::io::Error },
@@ -118,9 +124,11 @@ impl From<&LoadError> for Kind {
             LoadError::Grains(error) => error.kind,
             LoadError::Origin(error) => error.into(),
             LoadError::Lookup(error) => error.into(),
-            LoadError::Plan(_) | LoadError::Mixture(_) | LoadError::Columns(_) | LoadError::Config(_) => {
-                Self::Invalid
-            }
+            LoadError::Plan(_)
+            | LoadError::Mixture(_)
+            | LoadError::Columns(_)
+            | LoadError::Config(_)
+            | LoadError::OtherOrder { .. } => Self::Invalid,
             LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
             LoadError::Http(_)
             | LoadError::NoServers

@@ -344,6 +344,9 @@ impl Loader {
     pub fn open_into(config: LoaderConfig, memory: Box<dyn Memory + Send + Sync>) -> Result<Self, LoadError> {
         let Opened { sources, stored, order, schema } =
             Opened::open(&config.follow, config.shuffle, &config.cache)?;
+        if let Some(cursor) = config.start_order.filter(|of| *of != order.id()) {
+            return Err(LoadError::OtherOrder { cursor, followed: order.id() });
+        }
         let schema = Arc::new(schema);
         let default = || order.default_virtual_ranks(config.batch, config.world);
         let virtual_ranks = config.virtual_ranks.unwrap_or_else(default);

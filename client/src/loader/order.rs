@@ -49,6 +49,15 @@ pub enum OrderId {
     Mixture(MixtureId),
 }
 
+impl std::fmt::Display for OrderId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Plan(plan) => write!(f, "plan {plan}"),
+            Self::Mixture(mixture) => write!(f, "mixture {mixture}"),
+        }
+    }
+}
+
 /// Where a loader is in its order: the same on every rank and for every world size. Of a plan its JSON is that of
 /// [`protocol::Cursor`](shardd_api::protocol::Cursor), which nodes keep for runs.
 ///

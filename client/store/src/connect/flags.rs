@@ -114,12 +114,20 @@ impl Connect {
         (token, Credential::ca(self.ca.as_deref(), place, source))
     }
 
-    /// The directory or bucket of a flag other than --store, with the options of stores.
+    /// The directory or bucket of a flag other than --store, with the options of stores: of the flags, else of the
+    /// environment, else of the context, if that is of a bucket.
     ///
     /// # Errors
     /// When a variable of the environment is invalid.
     pub fn store_at(&self, store: &Path) -> Result<StorePlace, ConnectError> {
-        Ok(StorePlace::named(store, self.options.options().or(&StoreOptions::of_env()?)))
+        let given = self.options.options().or(&StoreOptions::of_env()?);
+        // A context that is wrong is reported where its place is asked for.
+        let of_context = match self.place() {
+            Ok((Place::Store(StorePlace::Url { options, .. }), _)) => options,
+            _ => StoreOptions::default(),
+        };
+        // Without credentials a bucket can be read, but not written.
+        Ok(StorePlace::named(store, given.or(&StoreOptions { anonymous: false, ..of_context })))
     }
 
     /// The directory or bucket of recorded trainings: the `given` one, or else the target, which must be a store.
