@@ -95,6 +95,11 @@ impl CatalogRows {
         Ok(CatalogRows { catalog, manifest, starts, open: Mutex::new(None) })
     }
 
+    /// The version.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
     fn shard(&self, index: usize) -> Result<Arc<Shard>, RowsError> {
         let mut open = self.open.lock().expect("no panic while a shard is opened");
         match &*open {

@@ -56,6 +56,15 @@ fn a_table_with_text_labels_is_shown_trained_and_trained_for_longer() {
     let longer = run(&mut train(2));
     assert!(longer.starts_with("trained 2 epochs"), "{longer}");
     assert_ne!(weights(&first), weights(&longer));
+    // Mistakes about classes are found before the training.
+    let counted = train(3).args(["--classes", "5"]).output().expect("starts");
+    assert_eq!(counted.status.code(), Some(1));
+    let counted = String::from_utf8(counted.stderr).expect("text");
+    assert!(counted.contains("has 3 classes of text, but --classes is 5; leave --classes out"), "{counted}");
+    std::fs::write(home.join("more.csv"), table().replace(",bird\n", ",wolf\n")).expect("writes");
+    shardctl("ingest more.csv --name more");
+    let unknown = refused(train(3).args(["--test-dataset", "more"]).output().expect("starts"));
+    assert!(unknown.contains("the test data more has the label \"wolf\""), "{unknown}");
     let shorter = refused(train(1).output().expect("starts"));
     assert!(shorter.contains("after --epochs 1: give at least 2"), "{shorter}");
 }

@@ -23,6 +23,14 @@ pub enum InputError {
          4,096 in a shard; else write whole numbers from 0"
     )]
     ClassNames { label: String },
+    /// The classes are listed, and another number of them is given.
+    #[error("column {label:?} has {listed} classes of text, but --classes is {given}; leave --classes out")]
+    ClassCount { label: String, listed: usize, given: usize },
+    /// A class is listed twice.
+    #[error(
+        "the list of the classes of column {label:?} has {class:?} twice; write its metadata `shardd.classes` again"
+    )]
+    ClassTwice { label: String, class: String },
     /// A sample has a class that is not among those of the training data.
     #[error(
         "label {label:?} of the sample at position {position} is not one of the {classes} classes of the training data"

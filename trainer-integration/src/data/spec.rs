@@ -99,8 +99,19 @@ impl InputSpec {
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
                 let names = options.class_names.clone().or(listed).filter(|names| !names.is_empty());
                 let names = names.ok_or(InputError::ClassNames { label: label.clone() })?;
-                let numbers: BTreeMap<String, u32> = names.into_iter().zip(0..).collect();
-                (numbers.len(), Some(Arc::new(numbers)))
+                let mut numbers = BTreeMap::new();
+                for (class, number) in names.into_iter().zip(0u32..) {
+                    if numbers.insert(class.clone(), number).is_some() {
+                        return Err(InputError::ClassTwice { label, class });
+                    }
+                }
+                let listed = numbers.len();
+                match options.classes {
+                    Some(given) if given != listed => {
+                        return Err(InputError::ClassCount { label, listed, given });
+                    }
+                    _ => (listed, Some(Arc::new(numbers))),
+                }
             }
             number if number.is_integer() => {
                 let classes = options.classes.or(listed.map(|names| names.len()));

@@ -171,7 +171,7 @@ impl<'a> Session<'a> {
             Some(_) => stop_on_signals(args.launched_by.is_some())?,
             None => StopFlag::default(),
         };
-        let test = open_test(catalog, args)?;
+        let test = open_test(catalog, args, &manifest)?;
         let tracer = if args.trace.is_some() { Tracer::on() } else { Tracer::off() };
         Ok(Session {
             began,
@@ -341,8 +341,10 @@ impl<'a> Session<'a> {
 
     fn config(&self, args: &Args, shares: Shares) -> TrainConfig {
         let mut input = args.input();
-        input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
         input.class_names = class_names(&self.manifest, &args.label);
+        if input.class_names.is_none() {
+            input.classes = input.classes.or_else(|| classes_by_labels(&self.manifest, &args.label));
+        }
         TrainConfig {
             seed: args.seed,
             epochs: args.epochs,
@@ -490,14 +492,29 @@ fn shard_rows(manifest: &Manifest) -> Vec<u32> {
     manifest.shards.iter().map(|shard| shard.rows).collect()
 }
 
-fn open_test(catalog: Box<dyn Catalog>, args: &Args) -> Result<Option<CatalogRows>, Failure> {
+fn open_test(
+    catalog: Box<dyn Catalog>,
+    args: &Args,
+    training: &Manifest,
+) -> Result<Option<CatalogRows>, Failure> {
     let Some(name) = &args.test_dataset else { return Ok(None) };
     let catalog = match &args.test_store {
         Some(store) => catalog_of(&Target::Store(args.connect.store_at(store)?))?,
         None => catalog,
     };
     let version = find_version(&*catalog, name)?.version;
-    Ok(Some(CatalogRows::open(catalog, version)?))
+    let rows = CatalogRows::open(catalog, version)?;
+    let known = class_names(training, &args.label);
+    if let (Some(known), Some(tested)) = (known, class_names(rows.manifest(), &args.label))
+        && let Some(class) = tested.iter().find(|class| !known.contains(class))
+    {
+        return Err(UsageError(format!(
+            "the test data {name} has the label {class:?}, which is not one of the {} classes of the training data",
+            known.len()
+        ))
+        .into());
+    }
+    Ok(Some(rows))
 }
 
 fn join(args: &Args, target: &Target) -> Result<Box<dyn Collective>, Failure> {
