@@ -1,4 +1,4 @@
-//! A launch whose ranks stay when others go: members ask over a socket for their next place. Who is in which group is decided in `roster.rs`;
+//! A launch whose ranks stay when others go: members ask over a socket for their next place. Who is in which group is decided in `membership.rs`;
 //! here are processes, the socket, and the clock.
 
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //!
 //! A rank whose collective fails ends by itself, with exit code 3; the launcher waits for all to end, and
 //! starts as many as are left, which resume from the newest checkpoint. What becomes of a launch is decided
-//! in `verdict.rs`; here are processes and signals.
+//! in `restart_policy.rs`; here are processes and signals.
 
 mod elastic;
 mod membership;
