@@ -1,10 +1,13 @@
 """Python's work in processes: the same batches, in the same order, and every end is a quick one."""
 
+import multiprocessing
 import os
 import random
 import signal
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import torch
 
 import shardd
 from helpers import EVERY, PLAN, ids, loader, own_threads, run
+from shardd import _transform
 
 
 def double(sample):
@@ -294,6 +298,64 @@ def test_a_transform_in_this_process_leaves_the_generators_of_the_training_alone
     with pytest.raises(LookupError):
         list(loader(store, transform=fail))
     assert state() == before
+
+
+def draw_slowly(sample):
+    drawn = draw(sample)
+    time.sleep(1e-4)  # the other thread's turn
+    return drawn
+
+
+def test_loaders_of_two_threads_draw_as_one_after_the_other_and_restore_the_generators(store):
+    def both() -> list[shardd.DataLoader]:
+        return [loader(store, rank, 2, transform=draw_slowly) for rank in range(2)]
+
+    before = random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
+    reference = [draws(own) for own in both()]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(draws, both(), timeout=60)) == reference
+    assert (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before
+
+
+def test_a_transform_may_draw_from_a_loader_with_a_transform_and_so_may_a_child_of_its_process(store):
+    inner = loader(store, batch_size=1, transform=draw)
+
+    def twice(sample, between=lambda: None):
+        before = random.random()
+        between()
+        return {"id": sample["id"], "drawn": torch.tensor([before, random.random()], dtype=torch.float64)}
+
+    def nested(sample):
+        return twice(sample, lambda: next(iter(inner)))
+
+    plain, nesting = (next(iter(loader(store, transform=transform)))["drawn"].tolist() for transform in (twice, nested))
+    assert plain == nesting
+
+    # A fork while another thread draws.
+    begun, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with _transform.seeded(3):
+            begun.set()
+            done.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    try:
+        assert begun.wait(60)
+        child = multiprocessing.get_context("fork").Process(target=_draw_once)
+        child.start()
+        child.join(30)
+        assert child.exitcode == 0
+    finally:
+        done.set()
+        holder.join()
+        child.kill()
+
+
+def _draw_once() -> None:
+    with _transform.seeded(4):
+        random.random()
 
 
 UNGUARDED = """

@@ -60,14 +60,35 @@ def seed_of(base: int, *place: Any) -> int:
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
+# Held by the thread whose transform draws from the generators of the process: two threads at once would restore each other's
+# states. A transform may read another loader, so a thread can hold it twice.
+_generators = threading.RLock()
+
+
+def _free_generators() -> None:
+    global _generators
+    _generators = threading.RLock()
+
+
+# A child has no copy of the thread that may have held it.
+os.register_at_fork(after_in_child=_free_generators)
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds the generators that transforms draw from, and restores them at the end: the training draws from the same ones."""
+    """Seeds the generators that transforms draw from, and restores them at the end: the training draws from the same ones. One
+    thread at a time does so."""
+    with _generators, _restored():
+        _seed(seed)
+        yield
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
     torch, numpy = sys.modules.get("torch"), _numpy_random()
     of_random = random.getstate()
     of_numpy = numpy.get_state() if numpy is not None else None
     of_torch = torch.default_generator.get_state() if torch is not None else None
-    _seed(seed)
     try:
         yield
     finally:
