@@ -11,17 +11,66 @@ use shardd_store::catalog::CatalogError;
 /// Flags and settings that messages name, and the arguments of Python in their place.
 const ARGUMENTS: &[(&str, &str)] = &[
     ("--server", "servers=[...]"),
-    ("--partitions ", "partitions="),
-    ("--grain-rows ", "grain_rows="),
+    ("--partitions", "partitions"),
     ("--grain-rows", "grain_rows"),
-    ("--block-slots ", "block_slots="),
+    ("--block-slots", "block_slots"),
+    ("--chunks", "chunks"),
     ("--shard-size", "shard_size"),
     ("--ca FILE", "ca=FILE"),
     ("cache_dir or SHARDD_CACHE_DIR", "local or SHARDD_CACHE_DIR"),
     ("(--ca, SHARDD_CA)", "(ca, SHARDD_CA)"),
     ("(--token-file, SHARDD_TOKEN_FILE)", "(SHARDD_TOKEN_FILE)"),
-    ("(--store-endpoint, ", "(storage_options={\"endpoint\": ...}, "),
+    ("--store-endpoint", "storage_options={\"endpoint\": ...}"),
 ];
+
+/// A message with the arguments of Python in the place of flags. Quotes stay as they are, and so do paths.
+fn with_arguments(message: &str) -> String {
+    let mut text = String::with_capacity(message.len());
+    let mut rest = message;
+    // The mark that ends the quote.
+    let mut quote = None;
+    while let Some(next) = rest.chars().next() {
+        if quote.is_none()
+            && !text.ends_with(is_of_word)
+            && let Some((argument, after)) = flag_at(rest)
+        {
+            text.push_str(argument);
+            rest = after;
+            // Its value: `--partitions 48` is `partitions=48`.
+            if let Some(value) = rest.strip_prefix(' ')
+                && value.starts_with(|c: char| c.is_ascii_digit())
+            {
+                text.push('=');
+                rest = value;
+            }
+            continue;
+        }
+        if matches!(next, '"' | '`') {
+            quote = match quote {
+                None => Some(next),
+                Some(mark) if mark == next => None,
+                open => open,
+            };
+        }
+        text.push(next);
+        rest = &rest[next.len_utf8()..];
+    }
+    text
+}
+
+/// The argument in the place of the flag that `text` begins with, and the text after the flag.
+fn flag_at(text: &str) -> Option<(&'static str, &str)> {
+    ARGUMENTS.iter().find_map(|(flag, argument)| {
+        let after = text.strip_prefix(flag)?;
+        let is_whole = flag.ends_with(')') || !after.starts_with(is_of_word);
+        is_whole.then_some((*argument, after))
+    })
+}
+
+/// Whether a flag beside this character is a part of something else, such as a path.
+fn is_of_word(c: char) -> bool {
+    c.is_alphanumeric() || matches!(c, '-' | '_' | '/' | '\\')
+}
 
 /// The error and its sources, in one line.
 pub(crate) fn message(error: &dyn Error) -> String {
@@ -34,7 +83,7 @@ pub(crate) fn message(error: &dyn Error) -> String {
         }
         source = error.source();
     }
-    ARGUMENTS.iter().fold(text, |text, (flag, argument)| text.replace(*flag, argument))
+    with_arguments(&text)
 }
 
 fn of_kind(kind: Kind, error: &dyn Error) -> PyErr {

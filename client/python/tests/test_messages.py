@@ -6,6 +6,7 @@ from torch.utils.data import TensorDataset
 
 import shardd
 from helpers import loader, rows
+from shardd import _native
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,19 @@ def test_a_device_that_is_missing_is_named(store):
         shardd.to_device(loader(store), "cuda")
 
 
+def test_a_dataset_that_is_missing_in_a_store_on_the_web_does_not_make_it_a_node(store, monkeypatch):
+    own = _native.Store(store)
+
+    class OnTheWeb:
+        def __new__(cls, **where):
+            return own
+
+    monkeypatch.setattr(_native, "Store", OnTheWeb)
+    for name, message in (("cats", "there is no dataset cats; there is digits$"), ("digits@best", "there is no tag best of digits[^.]*$")):
+        with pytest.raises(FileNotFoundError, match=message):
+            shardd.StreamingDataset("https://store.example.org/digits", dataset=name)
+
+
 def test_addresses_of_nodes_are_servers():
     with pytest.raises(OSError, match=r"If http://127.0.0.1:9 is a node, pass it as servers=\['http://127.0.0.1:9'\]"):
         shardd.StreamingDataset("http://127.0.0.1:9")
@@ -80,6 +94,16 @@ def test_errors_name_arguments_and_no_flags(store):
         shardd.StreamingDataset(servers="http://127.0.0.1:9")
     with pytest.raises(ValueError, match="use partitions=1003"):
         shardd.StreamingDataset(store, partitions=5000)
+    with pytest.raises((OSError, ValueError), match=r'storage_options=\{"endpoint": ...\} or AWS_ENDPOINT_URL: ') as error:
+        shardd.StreamingDataset("s3://bucket/folder", storage_options={"endpoint": "10.77.0.9:9000"})
+    assert "--" not in str(error.value)
+
+
+def test_what_is_spelled_like_a_flag_in_a_path_or_in_quotes_stays(store):
+    with pytest.raises(OSError, match=r"at http://127.0.0.1:9/--server/v1.* `shardd serve`, or name another with servers=\[...\]"):
+        shardd.StreamingDataset(servers="http://127.0.0.1:9/--server")
+    with pytest.raises(ValueError, match='"my --server" cannot name a dataset'):
+        shardd.StreamingDataset(store, dataset="my --server")
 
 
 def test_types_of_rows_have_the_names_that_numpy_gives_them(tmp_path):
