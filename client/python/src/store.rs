@@ -213,6 +213,12 @@ impl Store {
             Ok((version, plan.document().partitions, plan.sample_count(), virtual_ranks))
         })
     }
+
+    /// The grains of a plan that have all their rows: the most partitions for grains of that size.
+    fn full_grains(&self, py: Python<'_>, plan: &str) -> PyResult<u64> {
+        let id = PlanId(parse(plan)?);
+        py.detach(|| Ok(self.plan(id)?.0.full_grain_count()))
+    }
 }
 
 /// The columns of a schema, as `Store.columns` says them.

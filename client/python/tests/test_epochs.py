@@ -185,17 +185,27 @@ def test_a_global_batch_is_cut_alike_for_any_number_of_ranks(store):
 
 def test_ranks_that_would_have_unequally_many_batches_are_refused_with_the_way_out(store):
     """In a loop that steps after each batch, a rank would wait for others that have no batch left."""
-    dataset = shardd.StreamingDataset(store, partitions=16, rank=0, world_size=3)
-    own = shardd.DataLoader(dataset, batch_size=10)
-    for use in (iter, len, shardd.DataLoader.state_dict):
-        with pytest.raises(ValueError, match="3 ranks cannot share 16 partitions equally.*pass partitions=48 to StreamingDataset"):
-            use(own)
-    with pytest.raises(ValueError, match="2 ranks cannot share 1 partitions equally.*pass partitions=2"):
-        len(shardd.DataLoader(shardd.StreamingDataset(store, partitions=1, rank=0, world_size=2), 10))
+    def refused(world: int, message: str, **how) -> None:
+        own = shardd.DataLoader(shardd.StreamingDataset(store, rank=0, world_size=world, **how), 10)
+        for use in (iter, len, shardd.DataLoader.state_dict):
+            if use is not iter and world <= own.dataset.partitions:
+                assert use(own)  # a state that is loaded later may have virtual ranks that fit
+                continue
+            with pytest.raises(ValueError, match=f"{world} ranks cannot share .* partitions equally.*{message}"):
+                use(own)
+
+    refused(3, "pass partitions=48 to StreamingDataset.*virtual_ranks=4 or global_batch_size", partitions=16)
+    refused(2, "pass partitions=2 to StreamingDataset, or another multiple of the number of ranks$", partitions=1)
     with pytest.raises(ValueError, match="3 ranks cannot share 16 partitions equally.*pass partitions=48 to Sampler"):
         shardd.Sampler(1000, 3, 0, partitions=16)
     ranks = [shardd.DataLoader(shardd.StreamingDataset(store, partitions=48, rank=rank, world_size=3), 10) for rank in range(3)]
     assert len({len(list(rank)) for rank in ranks}) == 1
+    # A plan has no more partitions than grains, however few samples an epoch has.
+    refused(5, "pass partitions=480 to StreamingDataset", partitions=96, limit=10)
+    with pytest.raises(ValueError, match="only 12 grains"):
+        shardd.StreamingDataset(store, grain_rows=64, partitions=1000)
+    refused(8, "pass partitions=8 to", grain_rows=64, partitions=10)
+    refused(13, "Use at most 12 ranks, or a smaller grain_rows", grain_rows=64, partitions=10)
 
 
 def test_given_virtual_ranks_that_ranks_share_unequally_are_a_warning(store):
@@ -239,6 +249,17 @@ def test_a_dataset_tells_what_it_is(dataset, store):
         shardd.StreamingDataset(store, dataset="cats")
     with pytest.raises(FileNotFoundError, match="no datasets there; fill it with"):
         shardd.StreamingDataset(os.path.join(store, "nowhere"))
+
+
+def test_single_samples_are_shared_by_any_number_of_ranks(store):
+    def read(world: int, limit: int) -> list[int]:
+        ranks = [shardd.StreamingDataset(store, rank=rank, world_size=world, limit=limit, **PLAN) for rank in range(world)]
+        return sorted(int(sample["id"]) for rank in ranks for sample in rank)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read(5, SAMPLES) == EVERY
+        assert read(5, 3) == read(1, 3), "without stand-ins"
 
 
 def test_iterating_a_dataset_gives_samples_or_its_batches(store):

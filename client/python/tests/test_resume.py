@@ -7,7 +7,7 @@ import warnings
 import pytest
 
 import shardd
-from helpers import EVERY, SAMPLES, ids, loader
+from helpers import EVERY, PLAN, SAMPLES, ids, loader
 
 
 def assert_equal_output_after_checkpoint(make, batches: int) -> None:
@@ -111,26 +111,97 @@ def test_asking_a_loader_for_its_length_first_does_not_change_how_it_goes_on(sto
     assert ids(plain) == ids(asked)
 
 
-def test_a_state_that_changes_the_steps_of_a_loader_is_taken_with_a_warning(store):
+def test_a_state_that_changes_the_steps_of_a_loader_is_taken_and_the_first_iteration_warns(store):
     two, one = loader(store, 0, 2), loader(store)
+    one.load_state_dict(two.state_dict())
     with pytest.warns(UserWarning, match="the state is of 2 virtual ranks, and without it .* have 1. It keeps 2: .* 32 samples, and 2 micro-batches.*is_last_micro"):
-        one.load_state_dict(two.state_dict())
+        iter(one)
     assert one.virtual_ranks == 2
+    more = loader(store, 0, 2)
+    more.load_state_dict(loader(store).state_dict())
     with pytest.warns(UserWarning, match="the state is of 1 virtual ranks, too few for 2 ranks.* has 2, .* now has 32 samples"):
-        loader(store, 0, 2).load_state_dict(loader(store).state_dict())
+        iter(more)
     wide = loader(store, batch_size=None, global_batch_size=128)
+    wide.load_state_dict(loader(store).state_dict())
     with pytest.warns(UserWarning, match="the state is of 1 virtual ranks, and without it .* have 8. It keeps 1: .* 128 samples, and 1 micro-batches.*virtual_ranks=8"):
-        wide.load_state_dict(loader(store).state_dict())
-    # The next state counts, and not the one before it.
+        iter(wide)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
+        for own in (one, more, wide):
+            iter(own)  # the first iteration has warned
+        # The next state counts, and not the one before it.
         one.load_state_dict(loader(store).state_dict())
         assert one.virtual_ranks == 1
-        loader(store, virtual_ranks=1).load_state_dict(two.state_dict())
-        loader(store, 1, 2).load_state_dict(two.state_dict())
+        given = loader(store, virtual_ranks=1)
+        given.load_state_dict(two.state_dict())
+        other = loader(store, 1, 2)
+        other.load_state_dict(two.state_dict())
         same = loader(store, 0, 2, batch_size=None, global_batch_size=128)
         same.load_state_dict(loader(store, batch_size=None, global_batch_size=128).state_dict())
+        for own in (one, given, other, same):
+            iter(own)
     assert len(one) == len(list(one))
+
+
+def test_a_state_that_is_loaded_before_the_ranks_are_known_is_no_reason_for_a_warning(store, monkeypatch):
+    dataset = shardd.StreamingDataset(store, **PLAN)
+    early = shardd.DataLoader(dataset, 16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        early.load_state_dict(loader(store, 0, 2).state_dict())
+        monkeypatch.setenv("RANK", "0")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        iter(early)
+    assert early.virtual_ranks == 2
+    # Nor for virtual ranks that are too few for them.
+    monkeypatch.delenv("RANK")
+    monkeypatch.delenv("WORLD_SIZE")
+    early.load_state_dict(loader(store, 0, 2).state_dict())
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(ValueError, match="5 ranks cannot share 48 partitions equally"):
+        iter(early)
+
+
+def test_more_ranks_than_a_state_has_are_refused_with_what_its_plan_allows(store):
+    """Another number of partitions would be another plan, which refuses the state."""
+    state = loader(store, 0, 4).state_dict()
+    own = loader(store, 0, 5)
+    dataset = shardd.StreamingDataset(store, batch_size=16, rank=0, world_size=5, **PLAN)
+    for refusing in (own, dataset):
+        with pytest.raises(ValueError, match="use 4 or 6 ranks.* pass virtual_ranks=6 or global_batch_size") as error:
+            refusing.load_state_dict({**state, "position": 64})
+        assert "partitions=" not in str(error.value)
+        assert refusing.state_dict()["position"] == 0, "nothing has changed"
+    with pytest.raises(ValueError, match="use 48 ranks$"):
+        loader(store, 0, 49).load_state_dict(state)
+    for how in ({"virtual_ranks": 6}, {"batch_size": None, "global_batch_size": 64}):
+        taken = loader(store, 0, 5, **how)
+        with pytest.warns(UserWarning, match="virtual ranks for 5 ranks"):
+            taken.load_state_dict(state)
+            next(iter(taken))
+    shardd.StreamingDataset(store, rank=0, world_size=5, **PLAN).load_state_dict(state)
+    # And the virtual ranks of a state may make a number of ranks possible.
+    own = loader(store, 0, 5)
+    assert len(own)
+    own.load_state_dict(loader(store, virtual_ranks=48).state_dict())
+    with pytest.warns(UserWarning, match="48 virtual ranks for 5 ranks"):
+        assert len(own) == len(list(own))
+
+
+def test_a_dataset_takes_the_virtual_ranks_of_each_state_and_warns_like_a_loader(store):
+    dataset = shardd.StreamingDataset(store, batch_size=16, **PLAN)
+    for virtual_ranks in (8, 2):
+        dataset.load_state_dict(loader(store, virtual_ranks=virtual_ranks).state_dict())
+        assert dataset.virtual_ranks is None and dataset.state_dict()["virtual_ranks"] == virtual_ranks
+        with pytest.warns(UserWarning, match=f"the state is of {virtual_ranks} virtual ranks, and without it .* have 1"):
+            assert ids(dataset) == ids(loader(store, virtual_ranks=virtual_ranks))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        ids(dataset)  # the first iteration has warned
+    given = shardd.StreamingDataset(store, batch_size=16, virtual_ranks=4, **PLAN)
+    given.load_state_dict(loader(store, virtual_ranks=8).state_dict())
+    assert given.state_dict()["virtual_ranks"] == 4
 
 
 def test_the_length_is_that_of_a_whole_epoch_and_steps_count_from_its_beginning(store):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
 from ._epochs import SharedEpoch
-from ._ranks import Ranks, place_in
+from ._ranks import Ranks, Taken, place_in
 from ._state import State, StateMismatch
 from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
 
@@ -119,6 +119,8 @@ class StreamingDataset:
             except OSError as error:
                 if remote is None or not remote.startswith(_WEB):
                     raise
+                if isinstance(error, FileNotFoundError) and _has_datasets(self._store):
+                    raise  # a store, and not a node
                 raise type(error)(f"{error}. If {remote} is a node, pass it as servers=[{remote!r}]") from None
             self._stored = self._samples
             self.plan, self.partitions = self._store.make_plan(self.version, **plan)
@@ -126,6 +128,8 @@ class StreamingDataset:
         self.shuffle = shuffle
         self.batch_size = batch_size
         self.virtual_ranks = virtual_ranks
+        # From a state; for loaders, unless the user gave virtual ranks.
+        self._taken: Taken | None = None
         self.run = run
         self._columns = list(columns) if columns is not None else None
         self._format = format
@@ -246,6 +250,7 @@ class StreamingDataset:
             # Workers are in no process group.
             check_ranks=worker is None,
             _turn=worker[:2] if worker else (0, 1),
+            _may_be_unequal=self.batch_size is None,
         )
         epoch, position = self._resumed or begin
         loader._begin_at(epoch, position)
@@ -275,9 +280,9 @@ class StreamingDataset:
         return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """The next iteration continues at the position in the state. A state of a loader is for the next
-        iteration, with as many workers as there may be; the state of a worker only for the same one of as
-        many."""
+        """The next iteration continues at the position in the state, and keeps its virtual ranks on the terms of
+        :meth:`DataLoader.load_state_dict`. A state of a loader is for the next iteration, with any number of workers. The state of
+        a worker is only for the same one of as many."""
         read = State.of(state)
         if not force:
             read.check(self._order, repr(self), self._limit)
@@ -288,8 +293,11 @@ class StreamingDataset:
                 f"{f'worker {worker[0]} of {worker[1]}' if worker else 'none'}: keep num_workers, or use shardd.DataLoader, whose "
                 "state fits any number"
             )
-        if self.virtual_ranks is None and read.virtual_ranks >= self.ranks.world:
-            self.virtual_ranks = read.virtual_ranks
+        from ._loader import DataLoader
+
+        loader = DataLoader(self, batch_size=self.batch_size or 64, _may_be_unequal=self.batch_size is None)
+        loader._take(Taken(read.virtual_ranks))
+        self._taken = loader._taken
         self._reading = None
         if worker is None:
             self._epoch.set(read.epoch, read.position)
@@ -341,6 +349,10 @@ class StreamingDataset:
             return self._store.describe_plan(self.plan, world, global_batch)[3]
         return world if global_batch is None else _native.mixture_virtual_ranks(global_batch)
 
+    def _grains(self) -> int:
+        """The most partitions that a plan with grains of this size can have."""
+        return self._samples if self._mixture is not None else self._store.full_grains(self.plan)
+
     @property
     def _order(self) -> str:
         """What a state is a position of."""
@@ -391,6 +403,13 @@ def _names(store: _native.Store) -> list[str]:
     return sorted(name for name, _, _ in store.datasets())
 
 
+def _has_datasets(store: _native.Store) -> bool:
+    try:
+        return bool(_names(store))
+    except OSError:
+        return False
+
+
 def _there_are(names: list[str]) -> str:
     if not names:
         return "the store is empty: fill it with shardctl ingest, or shardd.from_torch"
@@ -399,6 +418,8 @@ def _there_are(names: list[str]) -> str:
 
 def _samples(loader: DataLoader) -> Iterator[dict[str, Any]]:
     for batch in loader:
+        if not loader.weight:
+            continue  # a stand-in, of a sample that another rank has
         for values in zip(*batch.values()):
             yield dict(zip(batch, values))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from . import _device, _formats, _native, _stats, _transform
 from ._dataset import StreamingDataset
-from ._ranks import Ranks, refuse_unequal
+from ._ranks import Ranks, Taken, refuse_unequal, refuse_unequal_resumed
 from ._state import State, StateMismatch
 
 LAST_BATCH = ("short", "drop", "wrap", "carry")
@@ -39,9 +39,9 @@ class DataLoader:
     (from ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE``).
 
     ``batch_size`` is the number of samples of a virtual rank in a step. By default there is one virtual rank per rank, so this
-    is the batch size of a rank. The number of ranks must then divide the plan's partitions. Or pass ``global_batch_size``, the
-    number of samples of all ranks in a step. The number of virtual ranks then follows from it and the plan, for any number of
-    ranks. ``virtual_ranks`` sets it in either case.
+    is the batch size of a rank. An iteration refuses a number of ranks that does not divide the plan's partitions. Or pass
+    ``global_batch_size``, the number of samples of all ranks in a step. The number of virtual ranks then follows from it and
+    the plan, for any number of ranks. ``virtual_ranks`` sets it in either case.
 
     With fewer ranks than virtual ranks, a step has several micro-batches; see :attr:`accumulation` and :attr:`is_last_micro`.
     Multiply the mean loss of each by its :attr:`weight`. Summed over the step and averaged over ranks (as DDP does), this has
@@ -62,7 +62,8 @@ class DataLoader:
     Each iteration reads an epoch, and the next iteration the next one. A loader has one position. So an iteration that
     continues after another has begun (a nested loop, ``zip(loader, loader)``) raises ``RuntimeError``. For concurrent loops,
     make several loaders from one dataset. ``state_dict`` is the exact position of the returned batches, without those read
-    ahead. ``load_state_dict`` continues there with any number of ranks.
+    ahead. ``load_state_dict`` continues there, with any number of ranks up to the virtual ranks of the state. With more ranks,
+    and ``batch_size`` alone, their number must divide the partitions.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class DataLoader:
         virtual_ranks: int | None = None,
         check_ranks: bool = True,
         _turn: tuple[int, int] = (0, 1),
+        _may_be_unequal: bool = False,
         **foreign: Any,
     ) -> None:
         for name in foreign:
@@ -122,12 +124,15 @@ class DataLoader:
         self._last_batch = last_batch
         self._threads = max(num_workers, 1)
         self._ahead = prefetch_factor * self._threads
-        # From the user, or else from a state.
+        # From the user.
         self._virtual_ranks = virtual_ranks if virtual_ranks is not None else dataset.virtual_ranks
-        self._are_given = self._virtual_ranks is not None
+        # From a state.
+        self._taken: Taken | None = dataset._taken
         # For a world, by default.
         self._default_virtual_ranks: tuple[int, int] | None = None
         self._check_ranks = check_ranks
+        # Single samples need no equal number of batches.
+        self._may_be_unequal = _may_be_unequal
         self._turn = _turn
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
         self._cursor = (0, 0)
@@ -164,17 +169,31 @@ class DataLoader:
     @property
     def virtual_ranks(self) -> int:
         """V: the number of micro-batches of a step, on all ranks together."""
-        return self._virtual_ranks if self._virtual_ranks is not None else self._own_choice()
+        if self._virtual_ranks is not None:
+            return self._virtual_ranks
+        if self._taken is not None and self._taken.virtual_ranks >= self.ranks.world:
+            return self._taken.virtual_ranks
+        own = self._own_choice()
+        if own < self.ranks.world:
+            self._refuse_unequal(self._taken)  # no state has virtual ranks that fit
+        return own
 
     def _own_choice(self) -> int:
         """V, if neither the user nor a state gives it."""
         world = self.ranks.world
         if self._default_virtual_ranks is None or self._default_virtual_ranks[0] != world:
-            virtual = self.dataset._default_virtual_ranks(world, self._global_batch_size)
-            if self._global_batch_size is None:
-                refuse_unequal(world, virtual, self.dataset.partitions, self.dataset.num_samples, "StreamingDataset")
-            self._default_virtual_ranks = world, virtual
+            self._default_virtual_ranks = world, self.dataset._default_virtual_ranks(world, self._global_batch_size)
         return self._default_virtual_ranks[1]
+
+    def _refuse_unequal(self, taken: Taken | None) -> None:
+        """Refuses an own choice of V, with the virtual ranks of this state or without any, that ranks cannot share equally."""
+        world = self.ranks.world
+        if self._virtual_ranks is not None or self._global_batch_size is not None or self._may_be_unequal:
+            return
+        if taken is None:
+            refuse_unequal(world, self._own_choice(), self.dataset.partitions, self.dataset._grains, "StreamingDataset")
+        elif taken.virtual_ranks < world:
+            refuse_unequal_resumed(world, self._own_choice(), self.dataset.partitions)
 
     @property
     def batch_size(self) -> int:
@@ -237,8 +256,12 @@ class DataLoader:
         )
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
-        """Continues at the position in the state, with any number of ranks, and with the virtual ranks of the state unless
-        you gave others. A state of other data or another plan is refused, unless you pass ``force=True``."""
+        """Continues at the position in the state, with the virtual ranks of the state unless you gave others.
+
+        Any number of ranks up to these can continue. With more ranks, ``global_batch_size`` decides the virtual ranks. With
+        ``batch_size`` there is one per rank, so the number of ranks must divide the partitions. The first iteration warns if its
+        steps differ from those of a loader without the state. A state of other data or another plan is refused, unless you pass
+        ``force=True``."""
         read = State.of(state)
         if not force:
             read.check(self.dataset._order, repr(self.dataset), self.dataset._limit)
@@ -246,30 +269,33 @@ class DataLoader:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
             raise StateMismatch(f"the state is of worker {read.worker[0]} of {read.worker[1]} of another loader; load it there")
-        if not self._are_given:
-            self._take_virtual_ranks(read.virtual_ranks)
+        self._take(Taken(read.virtual_ranks))
         self.close()
         # A dataset may say that it is at the end of an epoch.
         is_over = read.position == self.dataset.num_samples
         self._begin_at(*((read.epoch + 1, 0) if is_over else (read.epoch, read.position)))
 
-    def _take_virtual_ranks(self, saved: int) -> None:
-        """Takes those of a state, and warns if the training has other steps than a loader without the state would have."""
-        world = self.ranks.world
+    def _take(self, taken: Taken) -> None:
+        self._refuse_unequal(taken)
+        self._taken = taken
+
+    def _report_taken(self) -> None:
+        """Warns if a state gives the training other steps than a loader without the state would have. Called by an iteration: a
+        state may be loaded before the process group says how many ranks there are."""
+        taken, world = self._taken, self.ranks.world
+        if taken is None or taken.is_reported or self._virtual_ranks is not None:
+            return
+        taken.is_reported = True
+        if self._may_be_unequal or self._turn[0] > 0:
+            return  # single samples have no steps, and the first worker warns
+        saved, own = taken.virtual_ranks, self._own_choice()
         if saved < world:
-            self._virtual_ranks, own = None, self._own_choice()
             warnings.warn(
                 f"the state is of {saved} virtual ranks, too few for {world} ranks. This loader has {own}, so steps differ from those before "
                 f"the state: a step now has {self.global_batch_size} samples",
                 stacklevel=3,
             )
-            return
-        try:
-            own = self._own_choice()
-        except ValueError:
-            own = saved  # an iteration warns
-        self._virtual_ranks = saved
-        if own != saved:
+        elif own != saved and (self._global_batch_size is not None or own % world == 0):
             warnings.warn(
                 f"the state is of {saved} virtual ranks, and without it this loader would have {own}. It keeps {saved}: a step has "
                 f"{self.global_batch_size} samples, and {self._own_virtual_ranks()} micro-batches on this rank. Step when is_last_micro "
@@ -284,6 +310,7 @@ class DataLoader:
     # --- iterating ----------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
+        self._refuse_unequal(self._taken)
         if self._inside:
             self._cursor, self._inside = (self._cursor[0] + 1, 0), False
         self._unfinished = None
@@ -292,8 +319,9 @@ class DataLoader:
                 f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
                 f"last_batch={self._last_batch!r}; use a smaller batch"
             )
+        self._report_taken()
         ranks, virtual = self.ranks, self.virtual_ranks
-        if virtual % ranks.world:
+        if virtual % ranks.world and not self._may_be_unequal:
             warnings.warn(
                 f"{virtual} virtual ranks for {ranks.world} ranks: some ranks have more micro-batches in a step than others. Reduce "
                 "gradients once in a step, when is_last_micro is true, or use virtual_ranks and partitions that are multiples of the number of ranks",

@@ -114,6 +114,8 @@ class Store:
         independent: bool = False,
     ) -> tuple[str, int]: ...
     def describe_plan(self, id: str, world: int, global_batch: int | None = None) -> tuple[str, int, int, int]: ...
+    def full_grains(self, plan: str) -> int:
+        """The grains of a plan that have all their rows: the most partitions for grains of that size."""
 
 class Mixture:
     def __init__(

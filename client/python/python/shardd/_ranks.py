@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,18 +52,59 @@ class Ranks:
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
-def refuse_unequal(world: int, virtual: int, partitions: int, samples: int, where: str) -> None:
-    """Refuses virtual ranks that ``world`` ranks cannot share equally, and names partitions that they can."""
+def refuse_unequal(world: int, virtual: int, partitions: int, grains: Callable[[], int], where: str) -> None:
+    """Refuses virtual ranks that ``world`` ranks cannot share equally, and names partitions that they can. A plan has no more
+    partitions than ``grains``."""
     if virtual % world == 0:
         return
-    fitting = math.lcm(partitions, world)
-    if fitting > min(samples, _MANY):
-        fitting = -(-partitions // world) * world
+    most = grains()
+    if fitting := _fitting(world, partitions, most):
+        remedy = f"pass partitions={fitting} to {where}, or another multiple of the number of ranks"
+    else:
+        remedy = f"each rank needs a grain, and there are {most}. Use at most {most} ranks, or a smaller grain_rows if it is above 1"
+    raise ValueError(f"{_cannot_share(world, partitions)}: {remedy}{_or_more_micro_batches(world, virtual)}")
+
+
+def refuse_unequal_resumed(world: int, virtual: int, partitions: int) -> None:
+    """Does so for a loader that has a state: this is of a plan, whose partitions stay."""
+    if virtual % world == 0:
+        return
+    divisors = [number for number in range(1, partitions + 1) if partitions % number == 0]
+    near = [max(number for number in divisors if number < world), *[number for number in divisors if number > world][:1]]
     raise ValueError(
-        f"{world} ranks cannot share {partitions} partitions equally, and some would have more batches than others: pass "
-        f"partitions={fitting} to {where}, or another multiple of the number of ranks. If your loop makes one step for several "
-        "micro-batches, you can pass virtual_ranks or global_batch_size in place of that"
+        f"{_cannot_share(world, partitions)}. The state is of a plan with {partitions} partitions, so keep these, and use "
+        f"{' or '.join(map(str, near))} ranks{_or_more_micro_batches(world, virtual)}"
     )
+
+
+def _cannot_share(world: int, partitions: int) -> str:
+    return f"{world} ranks cannot share {partitions} partitions equally, and some would have more batches than others"
+
+
+def _or_more_micro_batches(world: int, virtual: int) -> str:
+    if virtual < world:
+        return ""  # more ranks than partitions
+    return (
+        f". If your loop makes one step for several micro-batches, you can pass virtual_ranks={virtual} or global_batch_size in place "
+        "of that"
+    )
+
+
+def _fitting(world: int, partitions: int, grains: int) -> int | None:
+    """Partitions for as many grains that ``world`` ranks can share; `None` if there are too few grains."""
+    common, most = math.lcm(partitions, world), grains // world * world
+    if common <= min(most, _MANY):
+        return common
+    return min(-(-partitions // world) * world, most) or None
+
+
+@dataclass
+class Taken:
+    """The virtual ranks of a state, for a loader whose user gave none."""
+
+    virtual_ranks: int
+    # An iteration has warned if steps are others than those of a loader without the state.
+    is_reported: bool = False
 
 
 def place_in(mesh: Any) -> tuple[int, int] | None:

@@ -44,7 +44,7 @@ class Sampler:
         ranks = self.ranks
         self.virtual_ranks = virtual_ranks or self._order.default_virtual_ranks(ranks.world)
         if not virtual_ranks:
-            refuse_unequal(ranks.world, self.virtual_ranks, self._order.partitions, self.num_samples, "Sampler")
+            refuse_unequal(ranks.world, self.virtual_ranks, self._order.partitions, lambda: self.num_samples, "Sampler")
         self._order.check_ranks(ranks.world, self.virtual_ranks)
         self.batch_size = batch_size
         self.drop_last = drop_last
