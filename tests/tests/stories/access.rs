@@ -178,7 +178,7 @@ fn a_revoked_or_expired_token_is_none_on_every_node() {
     wait_until("the short one has expired", || !ask(&house.node.http, &token).status.success());
     let line = error_line(&ask(&house.node.http, &token));
     println!("{line}");
-    assert!(line.contains("the token expired at"), "{line}");
+    assert!(line.contains("the token of SHARDD_TOKEN expired at"), "{line}");
 
     let listed: Value =
         serde_json::from_str(&run(house.admin().args(["--json", "token", "ls"]))).expect("JSON");
