@@ -9,7 +9,6 @@ use shardd_store::catalog::CatalogError;
 use shardd_store::http::HttpError;
 use shardd_store::origin::OriginError;
 
-use super::OrderId;
 use crate::shared_cache::SharedCacheError;
 
 /// Why a loader cannot continue.
@@ -79,7 +78,7 @@ pub enum LoadError {
     #[error(
         "the cursor is of {cursor}, and the loader follows {followed}: follow that of the cursor, or begin anywhere without it"
     )]
-    OtherOrder { cursor: OrderId, followed: OrderId },
+    OtherOrder { cursor: String, followed: String },
     /// Out of threads or file descriptors.
     #[error("the loader's threads could not be started")]
     Threads { source: std::io::Error },

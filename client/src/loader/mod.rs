@@ -345,7 +345,8 @@ impl Loader {
         let Opened { sources, stored, order, schema } =
             Opened::open(&config.follow, config.shuffle, &config.cache)?;
         if let Some(cursor) = config.start_order.filter(|of| *of != order.id()) {
-            return Err(LoadError::OtherOrder { cursor, followed: order.id() });
+            let (cursor, followed) = (cursor.to_string(), order.id().to_string());
+            return Err(LoadError::OtherOrder { cursor, followed });
         }
         let schema = Arc::new(schema);
         let default = || order.default_virtual_ranks(config.batch, config.world);

@@ -195,7 +195,9 @@ fn a_node_that_founds_a_second_cluster_over_a_store_says_whose_the_store_is() {
     let said = format!("belongs to a cluster whose metadata node n1 ({}) keeps", cluster.nodes[0].http);
     let log = second.log();
     assert!(
-        log.contains(&said) && log.contains("--join") && log.contains("only if that cluster is gone"),
+        log.contains(&said)
+            && log.contains("--join")
+            && log.contains("if that cluster is gone or its key is lost, run `shardctl recover`"),
         "{log}"
     );
 }

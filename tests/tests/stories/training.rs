@@ -60,7 +60,10 @@ fn launchers_at_different_nodes_meet_again_after_a_rank_has_died() {
             let said: Vec<String> = said.map_while(Result::ok).collect();
             println!("{}", said.join("\n"));
             assert!(launcher.0.wait().expect("it ends").success(), "{said:?}");
-            assert!(said.iter().any(|line| line.contains("continuing with 2 ranks")), "{said:?}");
+            assert!(
+                said.iter().any(|line| line.contains("continuing with 4 ranks, 2 of them on this machine")),
+                "{said:?}"
+            );
         }
     });
     let [whole, cut] = ["whole", "cut"].map(|name| report(&cluster.root().join(name)));
