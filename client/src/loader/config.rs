@@ -197,7 +197,8 @@ pub struct LoaderConfig {
     /// Whether segments, or a ring, are borrowed from nodes on this machine; else bytes are sent, as from nodes elsewhere. Which of
     /// these works is found out, so there is little reason to say no.
     pub map_files: bool,
-    /// One step of so many is read, from the start on, at least 1: where others read those between. With nodes 1.
+    /// The distance between the steps to read, at least 1: with 4, this loader reads each fourth step, counted from the start,
+    /// and other loaders read the steps between. With nodes it is 1.
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,

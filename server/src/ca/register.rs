@@ -61,8 +61,8 @@ pub struct Signing {
     pub node: NodeId,
     /// Whether it has the authority's key.
     pub signs: bool,
-    /// Whether a first node of this cluster has ever had it. Else the authority is away from all nodes, and
-    /// nodes join with certificates that were made there.
+    /// Whether a first node of this cluster has ever had the key. If none had, the owner keeps the authority on
+    /// another machine, and signs the nodes' certificates there.
     pub has_signed: bool,
 }
 

@@ -33,13 +33,13 @@ pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<Meta
     Ok(settled)
 }
 
-/// The place of a joined node's metadata. `told` is the etcd that the first node named when this one joined;
-/// without one, the first node keeps the metadata.
+/// The place of a joined node's metadata. `named` is the etcd that the first node named when this node joined.
+/// Without one, the first node keeps the metadata.
 pub(crate) fn of_joined(
-    told: Option<&EtcdUrl>,
+    named: Option<&EtcdUrl>,
     asked: Option<&MetastoreUrl>,
 ) -> Result<MetastoreUrl, OpenError> {
-    settle(Some(&told.map_or(MetastoreUrl::Sled, |url| MetastoreUrl::Etcd(url.clone()))), asked)
+    settle(Some(&named.map_or(MetastoreUrl::Sled, |url| MetastoreUrl::Etcd(url.clone()))), asked)
 }
 
 fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<MetastoreUrl, OpenError> {

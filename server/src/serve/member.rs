@@ -25,7 +25,7 @@ const SOCKET: &str = "shardd.sock";
 pub(super) struct Member {
     pub(super) record: NodeRecord,
     pub(super) membership: Membership,
-    /// `None` while the metastore is away.
+    /// `None` if the metastore did not answer at the start.
     pub(super) lease: Option<LeaseId>,
     /// Finds the metadata when another node has them.
     pub(super) finder: Option<Arc<Finder>>,

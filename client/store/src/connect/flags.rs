@@ -100,11 +100,16 @@ impl Connect {
     pub fn with_options(&self, place: Place) -> Result<Place, ConnectError> {
         Ok(match place {
             Place::Store(StorePlace::Url { url, options }) => {
-                let given = self.options.options().or(&StoreOptions::of_env()?);
+                let given = self.given_options()?;
                 Place::Store(StorePlace::Url { url, options: given.or(&options) })
             }
             other => other,
         })
+    }
+
+    /// The options of buckets: of the flags, else of the environment.
+    fn given_options(&self) -> Result<StoreOptions, ConnectError> {
+        Ok(self.options.options().or(&StoreOptions::of_env()?))
     }
 
     /// The token that is sent to a place, and the certificates that are trusted there, with the setting
@@ -120,7 +125,7 @@ impl Connect {
     /// # Errors
     /// When a variable of the environment is invalid.
     pub fn store_at(&self, store: &Path) -> Result<StorePlace, ConnectError> {
-        let given = self.options.options().or(&StoreOptions::of_env()?);
+        let given = self.given_options()?;
         // A context that is wrong is reported where its place is asked for.
         let of_context = match self.place() {
             Ok((Place::Store(StorePlace::Url { options, .. }), _)) => options,

@@ -23,8 +23,8 @@ pub(super) struct Due {
 pub(super) enum Event {
     /// The rank that is ahead is at this place, and the placement of this generation holds.
     Read { at: Duration, epoch: u32, position: u64, generation: u64 },
-    /// The outbox has all chunks that are due, and so many bytes to send. `is_overdue`: some are of epochs that are read
-    /// already. `is_limited`: the exchange may not take all of the link.
+    /// The outbox holds all due chunks, with a backlog in bytes. `is_overdue`: ranks already read the epoch of some.
+    /// `is_limited`: the exchange may not take the whole link.
     Queued { at: Duration, backlog: u64, is_overdue: bool, is_limited: bool },
     /// Of the grains on their way the oldest are of this epoch; the rank that is behind is in the epoch `slowest`.
     Sent { oldest: Option<u32>, slowest: Option<u32> },
@@ -44,7 +44,7 @@ pub(super) enum Command {
     DropBefore { epoch: u32 },
     /// Put a chunk into the outbox.
     Queue(Due),
-    /// Send so many bytes in a second; less than before only if `may_fall`.
+    /// Set the rate, in bytes per second. It falls only if `may_fall`.
     Pace { rate: f64, may_fall: bool },
     /// Drop the grains that left with the epochs up to this one.
     Forget { through: u32 },

@@ -8,7 +8,7 @@ use shardd_plan::GrainNo;
 pub(crate) struct Checked(Vec<AtomicU32>);
 
 impl Checked {
-    /// None of so many grains was checked.
+    /// The state before any check, for this number of grains.
     pub(crate) fn of(grains: usize) -> Self {
         Self((0..grains).map(|_| AtomicU32::new(0)).collect())
     }
