@@ -1,7 +1,9 @@
 //! `shardctl head`: samples of a version as a table.
 
 use arrow::array::RecordBatch;
-use arrow::json::LineDelimitedWriter;
+use arrow::error::ArrowError;
+use arrow::json::WriterBuilder;
+use arrow::json::writer::LineDelimited;
 use clap::Args;
 use shardd_store::catalog::Catalog;
 use shardd_store::connect::{Connect, only_dataset};
@@ -58,7 +60,8 @@ impl Head {
         let rows: Vec<RecordBatch> =
             rows.iter().map(|batch| batch.project(&columns)).collect::<Result<_, _>>()?;
         if json {
-            return print_json(&rows);
+            output::raw(&json_lines(&rows)?);
+            return Ok(());
         }
         print_table(&rows, &manifest, self.from);
         let rest = total - (end - self.from);
@@ -79,7 +82,11 @@ impl Head {
                 Failure::usage(shardd_api::suggest::no_such(&missing, column, &names))
             })
         };
-        columns.iter().map(index).collect()
+        let indices: Vec<usize> = columns.iter().map(index).collect::<Result<_, _>>()?;
+        match indices.iter().enumerate().find(|(at, index)| indices[..*at].contains(index)) {
+            Some((at, _)) => Err(Failure::usage(format!("--columns names {} twice", columns[at]))),
+            None => Ok(indices),
+        }
     }
 }
 
@@ -119,14 +126,14 @@ fn read(
     Ok(batches)
 }
 
-fn print_json(rows: &[RecordBatch]) -> Result<(), Failure> {
-    let mut lines = LineDelimitedWriter::new(Vec::new());
+/// A line per row. Every row has every column: `null` where there is no value, and for floats that JSON has no number for.
+fn json_lines(rows: &[RecordBatch]) -> Result<Vec<u8>, ArrowError> {
+    let mut lines = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
     for batch in rows {
         lines.write(batch)?;
     }
     lines.finish()?;
-    output::raw(&lines.into_inner());
-    Ok(())
+    Ok(lines.into_inner())
 }
 
 fn print_table(rows: &[RecordBatch], manifest: &ManifestFile, from: u64) {
@@ -151,4 +158,23 @@ fn print_table(rows: &[RecordBatch], manifest: &ManifestFile, from: u64) {
         }
     }
     output::print(&table.render());
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Float64Array, Int64Array};
+
+    use super::*;
+
+    #[test]
+    fn a_line_of_json_has_every_column() {
+        let count: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+        let score: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, 0.5]));
+        let batch = RecordBatch::try_from_iter_with_nullable([("count", count, true), ("score", score, false)]);
+        let lines = json_lines(&[batch.expect("two columns")]).expect("numbers");
+        let wanted = "{\"count\":1,\"score\":null}\n{\"count\":null,\"score\":0.5}\n";
+        assert_eq!(String::from_utf8_lossy(&lines), wanted);
+    }
 }

@@ -53,11 +53,15 @@ fn text(value: &str) -> String {
     shown
 }
 
-/// Control characters would break the line, or steer the terminal.
+/// Control characters would break the line, or steer the terminal; marks of direction (UAX #9) would reorder it.
 fn escaped(character: char) -> impl Iterator<Item = char> {
-    let escape = character.is_control().then(|| character.escape_default());
+    let escape = (character.is_control() || is_direction(character)).then(|| character.escape_default());
     let plain = escape.is_none().then_some(character);
     escape.into_iter().flatten().chain(plain)
+}
+
+fn is_direction(character: char) -> bool {
+    matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 fn list(values: &dyn Array) -> String {
@@ -104,8 +108,8 @@ mod tests {
     #[test]
     fn every_value_is_one_short_line() {
         let long = "x".repeat(100);
-        let texts = StringArray::from(vec![Some("a\nb\u{1b}[2J"), None, Some(&long)]);
-        assert_eq!(all(&texts), ["a\\nb\\u{1b}[2J", "null", &format!("{}…", "x".repeat(48))]);
+        let texts = StringArray::from(vec![Some("a\nb\u{1b}[2J\u{202e}c"), None, Some(&long)]);
+        assert_eq!(all(&texts), ["a\\nb\\u{1b}[2J\\u{202e}c", "null", &format!("{}…", "x".repeat(48))]);
         assert_eq!(all(&Int64Array::from(vec![7, -1])), ["7", "-1"]);
         let bytes = BinaryArray::from(vec![&b"\xff\xd8\xff\xe0rest"[..], b"RIFF....WAVEfmt ", b"abc"]);
         assert_eq!(all(&bytes), ["JPEG of 8 B", "WAV of 16 B", "bytes of 3 B"]);
