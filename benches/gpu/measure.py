@@ -25,11 +25,11 @@ IMAGES = 1024
 # name: (arguments of shardtrain, samples of a step, epochs, what the model is in PyTorch)
 LARGE = {
     "resnet18": dict(batch=128, epochs=25, size=None),
-    "gpt": dict(batch=32, epochs=25, size=dict(layers=6, heads=8, width=512)),
+    "gpt": dict(batch=32, epochs=25, size=dict(layers=6, heads=8, hidden_size=512)),
 }
 SMALL = {
     "resnet18": dict(batch=16, epochs=1, size=None, steps=6),
-    "gpt": dict(batch=8, epochs=1, size=dict(layers=2, heads=2, width=32), steps=12),
+    "gpt": dict(batch=8, epochs=1, size=dict(layers=2, heads=2, hidden_size=32), steps=12),
 }
 
 
@@ -87,7 +87,7 @@ def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, networ
     ]
     arguments += ["--classes", str(CLASSES if model == "resnet18" else VOCABULARY)]
     for name, value in (setting["size"] or {}).items():
-        arguments += [f"--{name}", str(value)]
+        arguments += [f"--{name.replace('_', '-')}", str(value)]
     if "--virtual-ranks" not in more:
         arguments += ["--virtual-ranks", str(ranks)]
     with tempfile.TemporaryDirectory() as scratch:
@@ -141,8 +141,8 @@ def resnet18(torch):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
 
 
-def gpt(torch, layers, heads, width):
-    nn, functional = torch.nn, torch.nn.functional
+def gpt(torch, layers, heads, hidden_size):
+    nn, functional, width = torch.nn, torch.nn.functional, hidden_size
 
     class Layer(nn.Module):
         def __init__(self):
