@@ -172,7 +172,8 @@ mod tests {
     fn a_line_of_json_has_every_column() {
         let count: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
         let score: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, 0.5]));
-        let batch = RecordBatch::try_from_iter_with_nullable([("count", count, true), ("score", score, false)]);
+        let batch =
+            RecordBatch::try_from_iter_with_nullable([("count", count, true), ("score", score, false)]);
         let lines = json_lines(&[batch.expect("two columns")]).expect("numbers");
         let wanted = "{\"count\":1,\"score\":null}\n{\"count\":null,\"score\":0.5}\n";
         assert_eq!(String::from_utf8_lossy(&lines), wanted);
