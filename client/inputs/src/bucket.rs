@@ -62,6 +62,7 @@ impl<'u> Bucket<'u> {
         // A reader of a file need not be allowed to list its folder.
         match listed {
             Ok(listed) if !listed.is_empty() => self.found(&folder, listed, true),
+            Err(error @ InputsError::Refused { reason: Refusal::Unreachable { .. }, .. }) => Err(error),
             listed => {
                 let head = self.network.wait(self.store.head(&folder));
                 let denied = |error| listed.err().unwrap_or_else(|| self.refused(&error));

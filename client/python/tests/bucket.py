@@ -31,6 +31,7 @@ class Bucket:
             "AWS_ACCESS_KEY_ID": "the-key",
             "AWS_SECRET_ACCESS_KEY": "the-secret",
             "AWS_REGION": "us-east-1",
+            "AWS_DISABLE_BULK_DELETE": "true",
             "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self._server.server_port}",
         }
 

@@ -139,13 +139,18 @@ fn an_object_that_changes_while_it_is_read_stops_the_ingest() {
 #[test]
 fn a_store_that_is_killed_while_it_is_read_stops_the_ingest() {
     let tree = Tree::new();
-    for (key, number) in [("large.csv", "3"), ("images.tar.gz", "2")] {
+    let is_refused = |key, number| {
         let Some(s3) = S3::moto(tree.path(), &["--at", key, number, "kill"]) else { return };
         let given = format!("s3://data/{key}");
         // Not taken for an archive that is damaged, which could be skipped.
         let line = refused(&[&given, "--on-error", "skip"], &s3.variables());
         assert!(line.contains(&format!("{given}: cannot be fetched: cannot be reached")), "{line}");
-    }
+    };
+    // Each is asked for again, for 40 seconds.
+    std::thread::scope(|scope| {
+        scope.spawn(|| is_refused("large.csv", "3"));
+        scope.spawn(|| is_refused("images.tar.gz", "2"));
+    });
 }
 
 #[test]

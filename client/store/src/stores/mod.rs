@@ -117,7 +117,8 @@ const SHORTEST_WAIT: Duration = Duration::from_millis(100);
 pub enum Late {
     /// It is asked a second time: a caller waits for it.
     AskedAgain,
-    /// It is waited for: there is enough else to do.
+    /// It is waited for: there is enough else to do. A person waits for the first answer, so an address to which no
+    /// connection is made is given up after five seconds.
     WaitedFor,
 }
 
@@ -138,7 +139,10 @@ pub fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Ref
         };
         return Err(Refusal::Unnamed { reason });
     }
-    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth, late));
+    // A person waits for an ingest, and the address of a node is easily taken for that of a web server.
+    let gives_up_soon = late == Late::WaitedFor || service == Service::Web;
+    let wire = Wire::new(certificates(options)?, options.bandwidth, late).giving_up_soon(gives_up_soon);
+    let wire = Arc::new(wire);
     let address = format!("{scheme}://{name}");
     let mut asks_metadata_service = false;
     let store = match service {

@@ -8,6 +8,7 @@ use object_store::Error;
 use object_store::client::HttpError;
 
 use super::endpoint::BadEndpoint;
+use super::wire::NotImplemented;
 
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,6 +169,7 @@ impl Refusal {
                 Error::NotFound { .. } => Refusal::NotFound,
                 Error::Precondition { .. } => Refusal::Changed,
                 _ if asked_for_credentials(&text) => Refusal::no_credentials(service),
+                _ if causes(error).any(|cause| cause.is::<NotImplemented>()) => Refusal::Other { reason },
                 _ if causes(error).any(|cause| cause.is::<HttpError>()) => {
                     Refusal::Unreachable { reason, way_out: service.address() }
                 }

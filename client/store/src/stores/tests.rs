@@ -122,6 +122,25 @@ async fn what_fails_for_a_while_is_asked_again_and_counted() {
 }
 
 #[tokio::test]
+async fn what_a_service_does_not_implement_is_asked_once() {
+    let (address, asked) = serve(vec![Answer::Status(501)]);
+    let error = opened(address, &StoreOptions::default()).store.get(&Path::from("x")).await.expect_err("501");
+    let refusal = Refusal::of(Service::Web, &error).to_string();
+    assert!(refusal.contains("does not implement this request (501)"), "{refusal}");
+    assert_eq!(*asked.lock().expect("held shortly"), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_address_without_a_server_is_given_up_soon_where_a_person_waits() {
+    let opened = open("http://127.0.0.1:1", &StoreOptions::default(), Late::WaitedFor).expect("an address");
+    let begun = tokio::time::Instant::now();
+    let error = opened.store.get(&Path::from("x")).await.expect_err("there is no server");
+    let refusal = Refusal::of(Service::Web, &error).to_string();
+    assert!(refusal.contains("cannot be reached") && refusal.contains("refused"), "{refusal}");
+    assert!((5..12).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+#[tokio::test]
 async fn a_late_answer_is_not_waited_for() {
     let mut script = vec![Answer::Good; 40];
     script.push(Answer::Never);

@@ -1,8 +1,9 @@
 //! Every HTTP request to a store passes here: it is counted, made a second time when its answer is late, and
 //! held to the bandwidth allowed. The caller sees one request, and retries failed ones.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
@@ -28,13 +29,19 @@ pub(crate) struct Wire {
     certificates: Vec<Certificate>,
     pace: Option<Pace>,
     late: Late,
+    gives_up_soon: bool,
     hedge: Mutex<Hedge>,
     requests: AtomicU64,
     failed: AtomicU64,
     hedged: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
+    has_answered: AtomicBool,
+    first_asked: OnceLock<Instant>,
 }
+
+/// How long a store that never answered is tried: its address is wrong more often than it is down.
+const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 impl Wire {
     pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>, late: Late) -> Wire {
@@ -42,13 +49,21 @@ impl Wire {
             certificates,
             pace: bandwidth.map(Pace::new),
             late,
+            gives_up_soon: false,
             hedge: Mutex::default(),
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             hedged: AtomicU64::new(0),
             sent: AtomicU64::new(0),
             received: AtomicU64::new(0),
+            has_answered: AtomicBool::new(false),
+            first_asked: OnceLock::new(),
         }
+    }
+
+    /// The same, but an address to which no connection is made is soon given up.
+    pub(super) fn giving_up_soon(self, gives_up_soon: bool) -> Wire {
+        Wire { gives_up_soon, ..self }
     }
 
     pub(crate) fn counts(&self) -> WireCounts {
@@ -64,6 +79,16 @@ impl Wire {
 
     fn hedge<T>(&self, ask: impl FnOnce(&mut Hedge) -> T) -> T {
         ask(&mut self.hedge.lock().expect("no panic while held"))
+    }
+
+    /// An error after which the caller does not ask again, if no connection was ever made.
+    fn final_error(&self, error: HttpError) -> HttpError {
+        let is_over = self.first_asked.get().is_some_and(|first| first.elapsed() > FIRST_CONTACT);
+        let is_final = is_over
+            && self.gives_up_soon
+            && error.kind() == HttpErrorKind::Connect
+            && !self.has_answered.load(Ordering::Relaxed);
+        if is_final { HttpError::new(HttpErrorKind::Unknown, error) } else { error }
     }
 
     async fn pass(&self, counter: &AtomicU64, bytes: usize) {
@@ -137,18 +162,41 @@ impl Metered {
         self.wire.pass(&self.wire.sent, request.body().content_length()).await;
         self.wire.requests.fetch_add(1, Ordering::Relaxed);
         let asked = Instant::now();
+        self.wire.first_asked.get_or_init(|| asked);
         let is_get = request.method().as_str() == "GET";
+        let is_bulk_delete = request.method().as_str() == "POST" && request.uri().query() == Some("delete");
         let answer = match self.client.execute(request).await {
             Ok(answer) if !is_get || is_about_objects(&answer) => complete(answer).await,
             answer => answer,
         };
+        let answer = answer.and_then(|answer| implemented(answer, is_bulk_delete));
+        if answer.is_ok() {
+            self.wire.has_answered.store(true, Ordering::Relaxed);
+        }
         if is_bad(&answer) {
             self.wire.failed.fetch_add(1, Ordering::Relaxed);
         } else {
             self.wire.hedge(|hedge| hedge.answered(asked.elapsed()));
         }
-        answer
+        answer.map_err(|error| self.wire.final_error(error))
     }
+}
+
+/// The service has no such request: asking again is of no use.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum NotImplemented {
+    #[error("the service does not implement this request (501)")]
+    Any,
+    #[error("the service does not delete several objects at once (501); set AWS_DISABLE_BULK_DELETE=true")]
+    BulkDelete,
+}
+
+fn implemented(answer: HttpResponse, is_bulk_delete: bool) -> Result<HttpResponse, HttpError> {
+    if answer.status().as_u16() != 501 {
+        return Ok(answer);
+    }
+    let missing = if is_bulk_delete { NotImplemented::BulkDelete } else { NotImplemented::Any };
+    Err(HttpError::new(HttpErrorKind::Unknown, missing))
 }
 
 /// Whether it is something that the service says, and not what an object holds.
