@@ -245,7 +245,7 @@ impl Spread {
             format!(
                 "a micro-batch of {} samples begins with {:.1} of {} classes instead of {:.1}: with batch normalisation in each \
                  of {} virtual ranks by itself, take {more}fewer virtual ranks, synchronised statistics, or a plan made with \
-                 --stratify label",
+                 --stratify label or --placement random (`shardctl plan advise` gives the price of each)",
                 self.micro_batch, self.in_micro_batch, self.kinds, self.in_micro_batch_of_all, self.virtual_ranks
             )
         })

@@ -50,8 +50,8 @@ pub(crate) struct Partition {
 /// The options of a plan.
 #[derive(Args)]
 pub(crate) struct PlanChoices {
-    /// Share of each partition's samples exchanged after an epoch: 0 is local shuffling, 1 global. A list such as
-    /// 1,0.01 gives the share after each epoch; its last one holds on
+    /// Share of each partition's samples exchanged after an epoch: 0 shuffles within partitions only, 1 exchanges
+    /// all. A list such as 1,0.01 gives the share after each epoch; its last one holds on
     #[arg(long, value_name = "SHARE[,SHARE...]")]
     q: Schedule,
 
@@ -256,6 +256,9 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         ("moves", format!("of the samples {}", per_epoch(&moved))),
         ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),
     ];
+    if let Some(shuffle) = whole_exchange(document) {
+        lines.push(("shuffle", shuffle));
+    }
     if let Some(strata) = strata {
         let said = format!("{} by {}, as many of each in every partition", strata.names().len(), strata.by());
         lines.push(("strata", said));
@@ -264,6 +267,27 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         lines.push(("warning", risk));
     }
     facts(&lines)
+}
+
+/// How far an exchange of all samples is from a uniform permutation of them.
+fn whole_exchange(document: &PlanDocument) -> Option<String> {
+    if document.schedule.shares() != [Share::ALL] {
+        return None;
+    }
+    let is_uniform = document.chunks == 1 && document.grain_rows == 1 && document.strata.is_none();
+    Some(match (is_uniform, document.placement) {
+        (true, InitialPlacement::Random) => "each epoch is a uniform permutation of all samples".to_owned(),
+        (true, InitialPlacement::Shards) => {
+            "each epoch but the first, which is read as placed, is a uniform permutation of all samples"
+                .to_owned()
+        }
+        (false, _) => format!(
+            "grains of {} are exchanged in {}, each permuted by itself; with --chunks 1 --grain-rows 1 --placement \
+             random, each epoch is a uniform permutation",
+            plural(document.grain_rows.into(), "sample"),
+            plural(document.chunks.into(), "part"),
+        ),
+    })
 }
 
 fn selection_name(selection: Selection) -> &'static str {

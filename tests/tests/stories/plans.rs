@@ -170,8 +170,14 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     let spread = run(&mut store.shardctl(&format!("{partition} --placement random")));
     assert!(!spread.contains("warning"), "{spread}");
 
+    let whole = "partition --q 1 --partitions 8 --grain-rows 1";
+    let said = run(&mut store.shardctl(whole));
+    assert!(said.contains("are exchanged in 16 parts, each permuted by itself"), "{said}");
+    let uniform = run(&mut store.shardctl(&format!("{whole} --chunks 1 --placement random")));
+    assert!(uniform.contains("each epoch is a uniform permutation of all samples"), "{uniform}");
+
     let plan = made["plan"].as_str().expect("an id");
-    let asked = "--epochs 40 --skew 0.05 --within 0.25";
+    let asked = "--epochs 10";
     let advised = store.json(&format!("plan advise --plan {plan} {asked} --nodes 4 --link 10Gbit/s"));
     let advice = &advised["advice"];
     let floor = advice["spread"]["floor"].as_f64().expect("a number");
@@ -180,15 +186,24 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     for choice in ["constant", "two_parts"] {
         let q = advice[choice]["q"].as_str().expect("a schedule");
         let made = store.json(&format!("partition --q {q} --partitions 8 --grain-rows 1"));
-        let skew = store.skew(made["plan"].as_str().expect("an id"), 10);
-        assert!(skew < 0.05 + floor * 1.15, "{choice} {q}: {skew}, floor {floor}");
+        let plan = made["plan"].as_str().expect("an id");
+        let skew = (0..10).map(|epoch| store.skew(plan, epoch)).sum::<f64>() / 10.0;
+        assert!(skew < 0.25 + floor * 1.15, "{choice} {q}: {skew}, floor {floor}");
     }
     assert!(advice["two_parts"]["bytes"].as_u64() < advice["constant"]["bytes"].as_u64());
     assert!(advised["assumptions"].as_array().is_some_and(|all| all.len() == 3));
     let said = run(&mut store.shardctl(&format!("plan advise sorted --partitions 8 {asked}")));
-    assert!(said.contains("one large exchange and then little"), "{said}");
+    for way in
+        ["one large exchange and then little", "virtual rank", "--stratify label", "--placement random"]
+    {
+        assert!(said.contains(way), "{way}: {said}");
+    }
+    let few = store.json(&format!("plan advise --plan {plan} {asked} --virtual-ranks 1"));
+    assert_eq!(few["advice"]["constant"]["q"], "0", "one virtual rank reads all partitions");
     assert!(store.refused("plan advise sorted --epochs 0").0.contains("outside 1 to"));
-    assert!(store.refused("plan advise sorted --epochs 9 --skew 2").0.contains("--skew 0.05"));
+    assert!(store.refused("plan advise sorted --epochs 9 --skew 2").0.contains("--skew 0.25"));
+    let unequal = "plan advise sorted --partitions 8 --epochs 9 --virtual-ranks 3";
+    assert!(store.refused(unequal).0.contains("use one of 1, 2, 4, 8"));
 }
 
 #[test]

@@ -1,21 +1,21 @@
-//! `shardctl plan advise`: how much to exchange, for labels to be spread evenly early enough.
+//! `shardctl plan advise`: how to keep the accuracy of a global shuffle, and what each way costs.
 
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::json;
 use shardd_client::label_skew::{Origins, OriginsBy};
-use shardd_plan::{Plan, PlanOptions, Selection, Shape};
+use shardd_plan::{InitialPlacement, Plan, PlanOptions, Selection, Shape};
 use shardd_store::catalog::Catalog;
 use shardd_store::connect::only_dataset;
 use shardfmt::{ByteSize, DatasetRef, ManifestFile};
 
 use super::PlanArg;
 use crate::failure::Failure;
-use crate::human::{duration, percent};
+use crate::human::{count, duration, percent, plural};
 use crate::output;
 use crate::partition::{MICRO_BATCH, SelectionArg, make_plan, origins};
-use crate::recommend_q::{Advice, Choice, Question, advise};
+use crate::recommend_q::{Advice, Choice, Question, advise, mean_skew};
 use crate::simulate_plan::LinkRate;
 use crate::table::{Table, facts};
 
@@ -42,13 +42,14 @@ pub(super) struct Advise {
     #[arg(long)]
     epochs: u32,
 
-    /// Allowed distance of a partition's labels from those of all, above that of chance: from 0 to 1
-    #[arg(long, value_name = "DISTANCE", default_value_t = 0.05)]
-    skew: f64,
+    /// Virtual ranks of the training [default: one for each partition, the worst case]
+    #[arg(long, value_name = "COUNT")]
+    virtual_ranks: Option<u32>,
 
-    /// The part of the epochs within which it must get below that
-    #[arg(long, value_name = "PART", default_value_t = 0.25)]
-    within: f64,
+    /// Allowed distance of a virtual rank's labels from those of all, above that of chance and in the mean over
+    /// the epochs: from 0 to 1
+    #[arg(long, value_name = "DISTANCE", default_value_t = 0.25)]
+    skew: f64,
 
     /// Nodes that share the partitions [default: one for each]
     #[arg(long)]
@@ -67,28 +68,58 @@ impl Advise {
             None => Origins::shards(manifest.shard_rows()?),
         };
         let document = plan.document();
+        let virtual_ranks = self.virtual_ranks(document.partitions)?;
         let advice = advise(&Question {
-            spread: origins.spread(&plan, document.partitions, MICRO_BATCH),
+            spread: origins.spread(&plan, virtual_ranks, MICRO_BATCH),
             selection: document.selection,
             epochs: self.epochs,
             skew: self.skew,
-            within: self.within,
             row_bytes: manifest.totals().row_bytes,
             nodes: self.nodes.unwrap_or(document.partitions),
             link: self.link,
         });
         let advice = advice.map_err(Failure::wrong)?;
         let assumptions = assumptions(&plan, &advice, self.nodes);
+        let most_virtual_ranks = self.most_virtual_ranks(&plan, &origins);
         match json {
             true => {
                 let partitions = document.partitions;
-                output::json(
-                    &json!({ "partitions": partitions, "advice": advice, "assumptions": assumptions }),
-                );
+                output::json(&json!({
+                    "partitions": partitions,
+                    "advice": advice,
+                    "most_virtual_ranks": most_virtual_ranks,
+                    "assumptions": assumptions,
+                }));
             }
-            false => output::print(&describe(&plan, &advice, &assumptions)),
+            false => {
+                let shards = manifest.totals().shards;
+                output::print(&describe(&plan, &advice, &assumptions));
+                output::print(&ways_without_exchange(&plan, &advice, most_virtual_ranks, shards));
+            }
         }
         Ok(())
+    }
+
+    fn virtual_ranks(&self, partitions: u32) -> Result<u32, Failure> {
+        let virtual_ranks = self.virtual_ranks.unwrap_or(partitions);
+        if virtual_ranks == 0 || !partitions.is_multiple_of(virtual_ranks) {
+            let fitting: Vec<String> = divisors(partitions).map(|count| count.to_string()).collect();
+            return Err(Failure::usage(format!(
+                "{virtual_ranks} virtual ranks do not divide {partitions} partitions: use one of {}",
+                fitting.join(", ")
+            )));
+        }
+        Ok(virtual_ranks)
+    }
+
+    /// The largest number of virtual ranks with which the plan's own schedule is enough.
+    fn most_virtual_ranks(&self, plan: &Plan, origins: &Origins) -> Option<u32> {
+        let document = plan.document();
+        let mean_skew = |virtual_ranks| {
+            let spread = origins.spread(plan, virtual_ranks, MICRO_BATCH);
+            mean_skew(&spread, &document.schedule, document.selection, self.epochs)
+        };
+        divisors(document.partitions).filter(|virtual_ranks| mean_skew(*virtual_ranks) <= self.skew).last()
     }
 
     /// The plan that is asked about, or that there would be.
@@ -109,6 +140,10 @@ impl Advise {
     }
 }
 
+fn divisors(count: u32) -> impl Iterator<Item = u32> {
+    (1..=count).filter(move |divisor| count.is_multiple_of(*divisor))
+}
+
 fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> {
     let document = plan.document();
     let kinds = match advice.spread.by {
@@ -124,7 +159,8 @@ fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> 
         None => format!("a node for each of {} partitions", document.partitions),
     };
     let [kinds, selection] = [kinds, selection].map(str::to_owned);
-    vec![kinds, selection, format!("each partition is a virtual rank; grains move between {among}")]
+    let virtual_ranks = advice.spread.virtual_ranks;
+    vec![kinds, selection, format!("{virtual_ranks} virtual ranks; grains move between {among}")]
 }
 
 fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
@@ -139,26 +175,21 @@ fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
             "skew",
             format!("{:.3} in epoch 0; samples drawn at random have {:.3}", spread.distance, spread.floor),
         ),
-        (
-            "wanted",
-            format!(
-                "at most {} above that from epoch {} of {} on",
-                advice.skew, advice.from_epoch, advice.epochs
-            ),
-        ),
+        ("wanted", format!("at most {} above that, in the mean over {} epochs", advice.skew, advice.epochs)),
     ];
     lines.extend(
         assumptions.iter().enumerate().map(|(at, one)| (if at == 0 { "assumed" } else { "" }, one.clone())),
     );
     let mut table =
-        Table::new(&["--q", "skew then", "first exchange", "last", "over the run", "longest exchange"]);
+        Table::new(&["--q", "mean skew", "first exchange", "last", "over the run", "longest exchange"]);
     let size = |bytes: u64| ByteSize(bytes).to_string();
     for choice in [Some(&advice.constant), advice.two_parts.as_ref()].into_iter().flatten() {
-        let Choice { q, skew_then, bytes_first, bytes_last, bytes, seconds_at_most } = choice;
+        let Choice { q, mean_skew, is_enough, bytes_first, bytes_last, bytes, seconds_at_most } = choice;
+        let enough = if *is_enough { "" } else { ", not enough" };
         let longest = Duration::try_from_secs_f64(*seconds_at_most).unwrap_or(Duration::MAX);
         table.row([
             q.clone(),
-            format!("{skew_then:.3}"),
+            format!("{mean_skew:.3}{enough}"),
             size(*bytes_first),
             size(*bytes_last),
             size(*bytes),
@@ -170,4 +201,35 @@ fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
         format!("one large exchange and then little moves {part} less: `shardctl partition --q {}`\n", two.q)
     });
     format!("{}\n{}{}", facts(&lines), table.render(), saved.unwrap_or_default())
+}
+
+/// The ways that move no more than the plan does, each with its price. They matter where a network normalises by the
+/// micro-batch of a virtual rank.
+fn ways_without_exchange(
+    plan: &Plan,
+    advice: &Advice,
+    most_virtual_ranks: Option<u32>,
+    shards: u64,
+) -> String {
+    let document = plan.document();
+    if document.placement == InitialPlacement::Random || document.strata.is_some() {
+        return String::new();
+    }
+    let mut table = Table::new(&["without more exchange", "price"]);
+    let few = most_virtual_ranks.filter(|few| *few < advice.spread.virtual_ranks);
+    if let Some(few) = few {
+        let way = format!("at most {} with --q {}", plural(few.into(), "virtual rank"), document.schedule);
+        table.row([way, format!("a step has at most {few} micro-batches")]);
+    }
+    if advice.spread.by == OriginsBy::Label {
+        table.row(["--stratify label".to_owned(), "samples move one by one".to_owned()]);
+    }
+    let parts = u64::from(document.partitions) * shards;
+    let price = format!("a cold cache reads up to {} ranges of {}", count(parts), plural(shards, "shard"));
+    table.row(["--placement random".to_owned(), price]);
+    table.row([
+        "shardtrain --norm sync".to_owned(),
+        "virtual ranks exchange statistics in each step".to_owned(),
+    ]);
+    format!("\n{}", table.render())
 }

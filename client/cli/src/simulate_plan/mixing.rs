@@ -125,7 +125,7 @@ pub(super) fn predicted(plan: &Plan, epoch: Epoch) -> f64 {
 }
 
 /// The part of the grains that no exchange before `epoch` has taken.
-pub(crate) fn unexchanged(schedule: &Schedule, selection: Selection, epoch: Epoch) -> f64 {
+fn unexchanged(schedule: &Schedule, selection: Selection, epoch: Epoch) -> f64 {
     let shares = (0..epoch.0).map(|past| fraction(schedule.after(Epoch(past))));
     match selection {
         Selection::Cyclic => (1.0 - shares.sum::<f64>()).max(0.0),

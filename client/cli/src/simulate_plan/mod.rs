@@ -21,7 +21,7 @@ pub(crate) use cluster::Change;
 use cluster::Cluster;
 use mixing::Homes;
 pub(crate) use mixing::Mixing;
-pub(crate) use mixing::{fraction, unexchanged};
+pub(crate) use mixing::fraction;
 use report::Recorder;
 pub(crate) use report::{EpochReport, Report};
 pub(crate) use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError, shape};
