@@ -15,6 +15,7 @@ mod local;
 mod network;
 mod object;
 mod pattern;
+mod ranges;
 #[cfg(test)]
 mod tests;
 mod web;
@@ -72,6 +73,7 @@ pub fn open(given: &[PathBuf], under: Option<&str>, links: Links) -> Result<Inpu
     {
         return Ok(Inputs::local(path, under, links)?);
     }
+    let given: Vec<PathBuf> = given.iter().flat_map(|given| expanded(given)).collect();
     let network = Network::default();
     // Of a single folder far away, no more is listed than is wanted.
     let only = under.filter(|_| given.len() == 1);
@@ -87,7 +89,7 @@ pub fn open(given: &[PathBuf], under: Option<&str>, links: Links) -> Result<Inpu
             file.named(name)
         }));
     }
-    Ok(Inputs::of_files(shown(given), files, is_file, under)?)
+    Ok(Inputs::of_files(shown(&given), files, is_file, under)?)
 }
 
 /// The files that one of the things given stands for.
@@ -107,6 +109,14 @@ impl Root {
     fn new<'s>(outermost: &'s str, steps: impl IntoIterator<Item = &'s str>) -> Root {
         let steps = steps.into_iter().filter(|step| !step.is_empty());
         Root([outermost].into_iter().chain(steps).map(str::to_owned).collect())
+    }
+}
+
+/// The URLs that a range of numbers stands for: a web server does not list its files.
+fn expanded(given: &Path) -> Vec<PathBuf> {
+    match given.to_str().filter(|text| text.starts_with("http://") || text.starts_with("https://")) {
+        Some(url) => ranges::expand(url).into_iter().map(PathBuf::from).collect(),
+        None => vec![given.to_owned()],
     }
 }
 

@@ -1,9 +1,10 @@
-//! Patterns such as `data/*/part-[0-9].parquet`: `*`, `?`, `[...]` and `{a,b}` within one step of a path, `**` for any
-//! number of folders. Knows nothing of where the paths come from.
+//! Patterns such as `data/*/part-[0-9].parquet`: `*`, `?`, `[...]`, `{a,b}` and `{00..99}` within one step of a path, `**`
+//! for any number of folders. Knows nothing of where the paths come from.
 
 use globset::{GlobBuilder, GlobMatcher};
 
 use super::InputsError;
+use super::ranges::as_choices;
 
 /// The characters that make a step of a path a pattern.
 const WILD: [char; 4] = ['*', '?', '[', '{'];
@@ -34,7 +35,7 @@ impl Pattern {
         let step = |step: &str| match step {
             "**" => Ok(Step::Folders),
             name => {
-                let glob = GlobBuilder::new(name).literal_separator(true).build();
+                let glob = GlobBuilder::new(&as_choices(name)).literal_separator(true).build();
                 glob.map(|glob| Step::Name(glob.compile_matcher()))
             }
         };

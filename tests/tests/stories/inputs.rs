@@ -76,6 +76,7 @@ fn patterns_are_the_same_whether_the_shell_expands_them_or_we_do() {
         .collect();
     let expanded: Vec<&str> = expanded.iter().map(String::as_str).collect();
     assert_eq!(quoted, version(&tree.here(&expanded), &[]));
+    assert_eq!(quoted, version(&tree.here(&["images/*/*/{10..11}.png"]), &[]));
 }
 
 #[test]
