@@ -58,6 +58,17 @@ def test_images_come_with_channels_first_and_as_floats_if_so_asked(store):
     assert torch.equal(batch["image"][0], first) and batch["label"].dtype == torch.int64
 
 
+@pytest.mark.parametrize("layout", [None, "chw", "hwc"])
+def test_images_that_are_stored_with_channels_first_are_images_too(tmp_path, layout):
+    stored = [picture(number).transpose(2, 0, 1) for number in range(40)]
+    shardd.from_iter(({"id": number, "image": stored[number]} for number in range(40)), str(tmp_path), name="first")
+    dataset = shardd.StreamingDataset(str(tmp_path), image_layout=layout, image_dtype="float32")
+    for batch in shardd.DataLoader(dataset, batch_size=8):
+        for number, image in zip(batch["id"].tolist(), batch["image"]):
+            wanted = torch.from_numpy(stored[number].copy()) / 255
+            assert torch.equal(image, wanted.permute(1, 2, 0) if layout == "hwc" else wanted)
+
+
 def test_columns_that_are_not_asked_for_are_not_given(store):
     dataset = shardd.StreamingDataset(store, columns=["label"])
     assert list(next(iter(shardd.DataLoader(dataset, batch_size=5)))) == ["label"]

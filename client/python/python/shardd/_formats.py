@@ -90,32 +90,44 @@ def reader(
     return read
 
 
-def _is_image(shape: Sequence[int], number: str) -> bool:
-    return len(shape) == 3 and shape[-1] in (1, 3, 4) and number == "uint8"
+def _layout_of(shape: Sequence[int], number: str) -> str | None:
+    """Of an image as it is stored: ``"hwc"``, or ``"chw"`` with the channels first; ``None`` of anything else."""
+    if len(shape) != 3 or number != "uint8":
+        return None
+    if shape[-1] in _CHANNELS:
+        return "hwc"
+    return "chw" if shape[0] in _CHANNELS else None
+
+
+_CHANNELS = (1, 3, 4)
+# How the axes of a batch of images are to be arranged, from one layout to another.
+_AXES = {("hwc", "chw"): (0, 3, 1, 2), ("chw", "hwc"): (0, 2, 3, 1)}
 
 
 def image_spec(shape: Sequence[int], number: str, layout: str | None, dtype: str | None) -> tuple[Sequence[int], str]:
     """The shape of a value and the type of its numbers after :func:`image` has changed it."""
-    if not _is_image(shape, number):
+    stored = _layout_of(shape, number)
+    if stored is None:
         return shape, number
-    height, width, channels = shape
-    return (channels, height, width) if layout == "chw" else shape, dtype or number
+    axes = _AXES.get((stored, layout or stored), (0, 1, 2, 3))
+    return tuple(shape[axis - 1] for axis in axes[1:]), dtype or number
 
 
 def image(layout: str | None, dtype: str | None) -> Callable[[Any], Any] | None:
-    """The normalisation of tensors of images, ``[n, height, width, channels]`` of uint8: ``layout="chw"``
-    puts the channels first, ``dtype="float32"`` (or another floating type) makes them 0 to 1."""
+    """The normalisation of tensors of images of uint8, ``[n, height, width, channels]`` or ``[n, channels, height, width]``:
+    ``layout="chw"`` puts the channels first, ``"hwc"`` last, and ``dtype="float32"`` (or another floating type) makes them 0 to 1."""
     if layout not in (None, "hwc", "chw"):
         raise ValueError(f'image_layout={layout!r}: use "hwc" or "chw"')
-    if layout in (None, "hwc") and dtype is None:
+    if layout is None and dtype is None:
         return None
 
     def change(tensor: Any) -> Any:
-        if not _is_image(tensor.shape[1:], str(tensor.dtype).removeprefix("torch.")):
+        stored = _layout_of(tensor.shape[1:], str(tensor.dtype).removeprefix("torch."))
+        if stored is None:
             return tensor
         is_torch = hasattr(tensor, "permute")
-        if layout == "chw":
-            tensor = tensor.permute(0, 3, 1, 2) if is_torch else tensor.transpose(0, 3, 1, 2)
+        if axes := _AXES.get((stored, layout or stored)):
+            tensor = tensor.permute(*axes) if is_torch else tensor.transpose(*axes)
         if dtype is not None:
             if is_torch:
                 import torch
