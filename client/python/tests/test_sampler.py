@@ -19,7 +19,7 @@ class Squares(Dataset):
 
 
 def sampler(rank: int = 0, world: int = 1, **how) -> shardd.Sampler:
-    return shardd.Sampler(Squares(), world, rank, **{"partitions": 48, "q": 0.5, "batch_size": 10, **how})
+    return shardd.Sampler(Squares(), world, rank, **{"partitions": 48, "q": 0.5, "batch_size": 10, "drop_last": False, **how})
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4, 8])
@@ -100,3 +100,16 @@ def test_a_state_of_other_data_is_refused_by_name():
         sampler(batch_size=2000, drop_last=True)
     with pytest.raises(ValueError, match="give both"):
         shardd.Sampler(1000, 2)
+
+
+def test_a_last_step_that_leaves_ranks_idle_is_refused_unless_you_choose():
+    """As `DistributedDataParallel` would wait forever for those that make a step less."""
+    with pytest.raises(ValueError, match=r"has 3 of the 323 samples and none for 5 of 8 ranks.*pass drop_last=True"):
+        shardd.Sampler(8 * 40 + 3, 8, 0, batch_size=10, partitions=8)
+    steps = []
+    for drop_last in (True, False):
+        ranks = [shardd.Sampler(8 * 40 + 3, 8, rank, batch_size=10, partitions=8, drop_last=drop_last) for rank in range(8)]
+        steps.append({-(-len(list(rank)) // 10) for rank in ranks})
+    assert steps == [{4}, {4, 5}]
+    assert len(shardd.Sampler(8 * 40 + 3, 1, 0, batch_size=10, partitions=8)) == 323, "one rank waits for nobody"
+    assert {-(-len(shardd.Sampler(8 * 40 + 8, 8, rank, batch_size=10, partitions=8)) // 10) for rank in range(8)} == {5}

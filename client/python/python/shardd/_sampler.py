@@ -15,9 +15,9 @@ class Sampler:
     between partitions after each epoch, and any number of ranks can resume from its state.
 
     An epoch has every sample exactly once. In each step, a virtual rank has ``batch_size`` indices. In a short last step,
-    virtual ranks differ by one, so ranks may differ by a batch. If all ranks must make the same number of steps, as with
-    ``DistributedDataParallel``, pass ``drop_last=True``, which leaves that step out. The number of ranks must divide the
-    partitions, unless you pass ``virtual_ranks``.
+    virtual ranks differ by one. ``drop_last=True`` leaves that step out. If it has no index for some rank, that rank would make a
+    step less, for which ``DistributedDataParallel`` waits forever: with a ``batch_size`` you must then pass ``drop_last``, ``False``
+    for loops whose ranks do not wait for each other. The number of ranks must divide the partitions, unless you pass ``virtual_ranks``.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Sampler:
         seed: int = 0,
         partitions: int | None = None,
         virtual_ranks: int | None = None,
-        drop_last: bool = False,
+        drop_last: bool | None = None,
         replication: int | None = None,
         mesh: Any = None,
     ) -> None:
@@ -47,14 +47,32 @@ class Sampler:
             refuse_unequal(ranks.world, self.virtual_ranks, self._order.partitions, lambda: self.num_samples, "Sampler")
         self._order.check_ranks(ranks.world, self.virtual_ranks)
         self.batch_size = batch_size
-        self.drop_last = drop_last
+        self.drop_last = bool(drop_last)
         if self._end() == 0:
             raise ValueError(
                 f"{self.num_samples} samples do not fill a step of {self.global_batch_size} in which all ranks have equally many; use "
                 "a smaller batch_size, or drop_last=False"
             )
+        # With steps of one index, the size of a batch is not known here.
+        if drop_last is None and batch_size > 1:
+            self._refuse_idle_ranks(ranks.world)
         self._cursor = (0, 0)
         self._inside = False
+
+    def _refuse_idle_ranks(self, world: int) -> None:
+        """Refuses a last step that has no index for some rank; it is shared alike in each epoch."""
+        rest = self.num_samples % self.global_batch_size
+        if not 0 < rest < self.virtual_ranks:
+            return
+        step = (0, self.num_samples - rest, self.num_samples)
+        idle = [rank for rank in range(world) if not any(self._order.reads(*step, rank, world, self.virtual_ranks))]
+        if idle:
+            raise ValueError(
+                f"the last step of an epoch has {rest} of the {self.num_samples} samples and none for {len(idle)} of {world} ranks, which "
+                "would make a step less. "
+                "With DistributedDataParallel all ranks would then wait forever: pass drop_last=True, or drop_last=False if your ranks "
+                "do not wait for each other"
+            )
 
     @property
     def plan(self) -> str:
