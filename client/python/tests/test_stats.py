@@ -27,7 +27,9 @@ COUNTS = dict.fromkeys([*_stats.COUNTED, "python_s", "user_s"], 0.0)
 )
 def test_what_is_waited_for_follows_from_where_the_time_goes(counts, said):
     assert _stats.waits_for({**COUNTS, **counts}) == said
-    assert _stats.told({**COUNTS, **counts}, None)["advice"] == _stats.ADVICE[said]
+    assert _stats.told({**COUNTS, **counts}, None, has_processes=False)["advice"] == _stats.ADVICE[said]
+    more = "processes" if said == "python" else said
+    assert _stats.told({**COUNTS, **counts}, None, has_processes=True)["advice"] == _stats.ADVICE[more]
 
 
 def test_a_loader_of_a_bucket_that_answers_late_waits_for_the_network(bucket, tmp_path):

@@ -535,7 +535,8 @@ class DataLoader:
         time, ``"nothing"``. ``advice`` is a sentence with the remedy.
         """
         own = self._native is not None and self._native.is_own()
-        return _stats.told(self._times.told(self._native.stats() if own else None), since)
+        counted = self._times.told(self._native.stats() if own else None)
+        return _stats.told(counted, since, has_processes=self._processes is not None)
 
     def exchange_stats(self) -> dict[str, Any]:
         """The volume of the exchanges after the epochs before this one.

@@ -21,6 +21,7 @@ ADVICE = {
     "in blocks (grain_rows, block_slots). If the disk is slow only now and then, read further ahead (prefetch_factor).",
     "decode": "The loop waits for threads that gather batches. Use more threads (num_workers).",
     "python": "The loop waits for transform and collate_fn. Use processes (transform_processes), or do the work once, at ingest.",
+    "processes": "The loop waits for transform and collate_fn. Use more processes (transform_processes), or do the work once, at ingest.",
     "nothing": "Batches are ready in time. Your own code takes the time.",
 }
 
@@ -48,11 +49,12 @@ class Times:
         return {**counted, "python_s": self.python_s, "user_s": self.user_s}
 
 
-def told(now: Mapping[str, float], since: Mapping[str, Any] | None) -> dict[str, Any]:
+def told(now: Mapping[str, float], since: Mapping[str, Any] | None, has_processes: bool) -> dict[str, Any]:
     """``now``, less the counts before, and the rates that follow."""
     counts: dict[str, Any] = {name: value - (since[name] if since else 0) for name, value in now.items()}
     counts["waits_for"] = waits_for(counts)
-    counts["advice"] = ADVICE[counts["waits_for"]]
+    waits_for_processes = has_processes and counts["waits_for"] == "python"
+    counts["advice"] = ADVICE["processes" if waits_for_processes else counts["waits_for"]]
     return counts
 
 
