@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::collective::counted::Counted;
 use crate::collective::threads::{spawn_on, world_on};
 use crate::collective::{DEFAULT_TIMEOUT, PIECE_BYTES, slice_of};
 
@@ -163,16 +164,27 @@ fn long_sums_send_the_least_possible() {
     }
 }
 
-/// Two hosts of two ranks: a host sends each byte once per direction, shared by its ranks.
+/// Two hosts of two ranks: a host sends each byte once per direction, shared by its ranks. Without hosts, each rank sends as
+/// much across by itself.
 #[test]
 fn across_hosts_each_slice_travels_once() {
     const NUMBERS: usize = 1 << 20;
+    const BYTES: u64 = NUMBERS as u64 * 4;
+    let across =
+        |hosts: &[u32], reduce: fn(&mut dyn Collective, &mut [f32]) -> Result<(), CollectiveError>| {
+            spawn_on(world_on(hosts, DEFAULT_TIMEOUT), |inner| {
+                let (mut counted, sent) = Counted::new(inner, hosts);
+                reduce(&mut counted, &mut vec![1f32; NUMBERS]).unwrap();
+                let own = hosts[counted.rank() as usize];
+                let sent = sent.lock().unwrap();
+                sent.iter().zip(hosts).filter(|(_, host)| **host != own).map(|(bytes, _)| bytes).sum::<u64>()
+            })
+        };
     for hosts in [[0, 0, 1, 1], [0, 1, 0, 1], [5, 2, 2, 5]] {
-        let sent = spawn_on(world_on(&hosts, DEFAULT_TIMEOUT), |mut collective| {
-            all_reduce(&mut collective, &mut vec![1f32; NUMBERS]).unwrap();
-            collective.bytes_sent()
-        });
-        // Half inside, then half of a half twice across (two ranks: as much as there is), then half inside.
-        assert_eq!(sent, [NUMBERS as u64 * 4 * 3 / 2; 4], "{hosts:?}");
+        // Half of a half in each direction.
+        let once = across(&hosts, |ranks, numbers| all_reduce(ranks, numbers));
+        assert_eq!(once, [BYTES / 2; 4], "{hosts:?}");
+        let flat = across(&hosts, |ranks, numbers| all_reduce_by(Algorithm::Direct, ranks, numbers));
+        assert_eq!(flat, [BYTES; 4], "{hosts:?}");
     }
 }

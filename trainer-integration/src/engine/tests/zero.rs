@@ -1,9 +1,7 @@
 //! The stages of ZeRO: the same weights, of which each rank keeps less, for the bytes that the paper says.
 
-use std::time::Duration;
-
 use super::*;
-use crate::collective::{Among, Collective, Incoming, Link, Outgoing, Sink, threads};
+use crate::collective::counted::Counted;
 use crate::models::{GptSize, gpt};
 use crate::nn::BatchNorm;
 
@@ -457,59 +455,6 @@ fn in_sixteen_bits_a_rank_sends_half_as_much_of_gradients_and_all_of_weights() {
     }
 }
 
-/// Counts the bytes that leave for each rank, and has its ranks on these machines.
-struct Counted {
-    inner: threads::ThreadCollective,
-    hosts: Vec<u32>,
-    sent: Arc<Mutex<Vec<u64>>>,
-}
-
-impl Collective for Counted {
-    fn rank(&self) -> u32 {
-        self.inner.rank()
-    }
-
-    fn world(&self) -> u32 {
-        self.inner.world()
-    }
-
-    fn hosts(&self) -> &[u32] {
-        &self.hosts
-    }
-
-    fn link(&self) -> Link {
-        self.inner.link()
-    }
-
-    fn begin(&mut self, among: Among) {
-        self.inner.begin(among);
-    }
-
-    fn transfer(
-        &mut self,
-        outgoing: &[Outgoing<'_>],
-        incoming: &mut [Incoming<'_>],
-        sink: Sink<'_>,
-    ) -> Result<(), CollectiveError> {
-        let mut sent = self.sent.lock().unwrap();
-        outgoing.iter().for_each(|Outgoing { to, bytes }| sent[*to as usize] += bytes.len() as u64);
-        drop(sent);
-        self.inner.transfer(outgoing, incoming, sink)
-    }
-
-    fn abort(&mut self, reason: &str) {
-        self.inner.abort(reason);
-    }
-
-    fn bytes_sent(&self) -> u64 {
-        self.inner.bytes_sent()
-    }
-
-    fn waits(&self) -> &[Duration] {
-        self.inner.waits()
-    }
-}
-
 #[test]
 fn what_leaves_a_group_are_sums_of_the_group() {
     let model = || wide(256, 8);
@@ -524,9 +469,7 @@ fn what_leaves_a_group_are_sums_of_the_group() {
             let world = groups * size;
             let ranks = VirtualRanks { count: world, world };
             let of_ranks = spawn(world, |inner| {
-                let sent = Arc::new(Mutex::new(vec![0; world as usize]));
-                let hosts = vec![0; world as usize];
-                let counted = Counted { inner, hosts, sent: Arc::clone(&sent) };
+                let (counted, sent) = Counted::new(inner, &vec![0; world as usize]);
                 let comm = Arc::new(Comm::new(Box::new(counted)));
                 let slicing = Slicing { zero, group: NonZeroU32::new(size) };
                 let (adam, key) = (Optimizer::adam(0.0), Key::new(0));
@@ -559,8 +502,7 @@ fn groups_of_ranks_that_do_not_follow_each_other_train_the_same_weights() {
         let world = hosts.len() as u32;
         let ranks = VirtualRanks { count: 6, world };
         spawn(world, |inner| {
-            let sent = Arc::new(Mutex::new(vec![0; world as usize]));
-            let comm = Arc::new(Comm::new(Box::new(Counted { inner, hosts: hosts.to_vec(), sent })));
+            let comm = Arc::new(Comm::new(Box::new(Counted::new(inner, hosts).0)));
             let mut engine =
                 sliced(super::model(Norm::Batch), &weights, slicing, ranks, Optimizer::adamw(0.1), &comm)
                     .with_reduce_dtype(dtype);
