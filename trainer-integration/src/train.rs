@@ -21,7 +21,7 @@ use tracing::info;
 use crate::causes::chain;
 use crate::checkpoint::{Checkpoint, CheckpointCosts, CheckpointManager, Checkpoints, Next, Settings};
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
-use crate::collective::{Collective, CollectiveError, waited_for};
+use crate::collective::{Collective, CollectiveError, Straggler, StragglerWatch, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
 use crate::device::{DeviceName, Precision};
@@ -182,6 +182,9 @@ pub struct Progress {
     pub left_s: f64,
     /// Seconds that a checkpoint after the step before held this rank up; they are among those it waited for data.
     pub checkpoint_s: f64,
+    /// The rank that the others waited for between the last two comparisons of weights ([`TrainConfig::compare_every`]).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub straggler: Option<Straggler>,
     /// This rank's work meanwhile.
     #[serde(flatten)]
     pub time: StepTime,
@@ -402,6 +405,8 @@ impl Training<'_> {
             started,
             laps: Laps(started),
             before,
+            stragglers: StragglerWatch::new(started),
+            straggler: None,
         };
         if config.guard.on_bad_step == OnBadStep::RollBack && checkpoint.is_none() {
             steps.first_checkpoint()?;

@@ -6,6 +6,8 @@
 //! that [`conformance`] states. [`nccl`] adds up gradients between GPUs, beside it. Nothing else here knows what a gradient is.
 
 pub mod conformance;
+#[cfg(test)]
+pub(crate) mod counted;
 mod group_state;
 mod message;
 pub mod nccl;
@@ -23,7 +25,7 @@ use thiserror::Error;
 pub use message::Message;
 pub use numbers::{Number, slice_of};
 pub use pieces::PIECE_BYTES;
-pub use straggler::{straggler, waited_for};
+pub use straggler::{Straggler, StragglerWatch, straggler, waited_for};
 pub use tcp::TcpCollective;
 pub use threads::{ThreadCollective, spawn};
 

@@ -1,6 +1,8 @@
-//! Whom the ranks wait for.
+//! Whom the ranks wait for: at the end, and while they train.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
 
 use super::{Collective, CollectiveError};
 
@@ -32,10 +34,81 @@ pub fn straggler(waited_for: &[Duration]) -> Option<u32> {
     (!longest.1.is_zero()).then_some(longest.0 as u32)
 }
 
+/// A rank that waits for less than this part of the time is not named.
+const LEAST_SHARE: f64 = 0.05;
+
+/// A rank that the others wait for.
+///
+/// ```
+/// use std::time::{Duration, Instant};
+///
+/// use shardd_trainer::collective::StragglerWatch;
+///
+/// let begun = Instant::now();
+/// let mut watch = StragglerWatch::new(begun);
+/// // In ten seconds, three other ranks waited 6 seconds for rank 2, added up over them.
+/// let waited_for = [0, 0, 6, 1].map(Duration::from_secs);
+/// let slow = watch.look(begun + Duration::from_secs(10), waited_for.to_vec()).expect("it is slow");
+/// assert_eq!((slow.rank, slow.wait_share), (2, 0.2));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Straggler {
+    /// Its number.
+    pub rank: u32,
+    /// The part of the time that another rank waited for it, in the mean over the others.
+    pub wait_share: f64,
+}
+
+/// Names the rank that the others wait for since it last looked; see [`Straggler`].
+#[derive(Debug)]
+pub struct StragglerWatch {
+    looked: Instant,
+    waited_for: Vec<Duration>,
+}
+
+impl StragglerWatch {
+    /// That looks at the time from `begun` on.
+    pub fn new(begun: Instant) -> StragglerWatch {
+        StragglerWatch { looked: begun, waited_for: Vec::new() }
+    }
+
+    /// The slowest rank since the last look, if the others waited for it for a twentieth of the time or more. `waited_for` is what
+    /// [`waited_for`] returns at `now`: where a group formed again, it began at nothing.
+    pub fn look(&mut self, now: Instant, waited_for: Vec<Duration>) -> Option<Straggler> {
+        let before = std::mem::replace(&mut self.waited_for, waited_for);
+        let elapsed = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
+        let others = self.waited_for.len().saturating_sub(1);
+        let is_same_group = before.len() == self.waited_for.len()
+            && before.iter().zip(&self.waited_for).all(|(was, is)| was <= is);
+        let since =
+            |(rank, waited): (usize, &Duration)| if is_same_group { *waited - before[rank] } else { *waited };
+        let waits: Vec<Duration> = self.waited_for.iter().enumerate().map(since).collect();
+        let rank = straggler(&waits)?;
+        let wait_share = waits[rank as usize].as_secs_f64() / others.max(1) as f64 / elapsed.as_secs_f64();
+        (wait_share >= LEAST_SHARE).then_some(Straggler { rank, wait_share })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::collective::spawn;
+
+    #[test]
+    fn a_rank_is_slow_by_the_waits_since_the_last_look() {
+        let begun = Instant::now();
+        let (at, seconds) = (
+            |s| begun + Duration::from_secs(s),
+            |all: &[u64]| all.iter().copied().map(Duration::from_secs).collect(),
+        );
+        let mut watch = StragglerWatch::new(begun);
+        assert_eq!(watch.look(at(100), seconds(&[4, 4, 0])), None, "less than a twentieth");
+        let slow = Some(Straggler { rank: 2, wait_share: 0.5 });
+        assert_eq!(watch.look(at(120), seconds(&[4, 5, 20])), slow);
+        assert_eq!(watch.look(at(140), seconds(&[4, 5, 20])), None, "nobody has waited since");
+        let formed_again = Some(Straggler { rank: 0, wait_share: 0.3 });
+        assert_eq!(watch.look(at(150), seconds(&[3, 1])), formed_again);
+    }
 
     #[test]
     fn the_longest_wait_names_the_straggler_and_none_nobody() {

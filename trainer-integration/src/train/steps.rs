@@ -12,6 +12,7 @@ use super::tell::tell;
 use super::train_state::TrainState;
 use super::{Progress, StepTime, Training};
 use crate::checkpoint::{CheckpointError, CheckpointManager, Next, Place, Settings, Snapshot};
+use crate::collective::{Straggler, StragglerWatch, waited_for};
 use crate::engine::{StepLoss, StepPlan};
 use crate::error::TrainError;
 use crate::ledger::Usage;
@@ -42,6 +43,8 @@ pub(super) struct Steps<'a> {
     pub(super) laps: Laps,
     /// Steps and samples of the processes before this one.
     pub(super) before: (u64, u64),
+    pub(super) stragglers: StragglerWatch,
+    pub(super) straggler: Option<Straggler>,
 }
 
 /// A step that is computed, and judged.
@@ -179,7 +182,22 @@ impl Steps<'_> {
             return Ok(());
         }
         let moment = format!("after step {} of epoch {}", step.step, step.epoch);
-        compare(&self.training.comm, &self.state.engine.digests()?, &moment)
+        compare(&self.training.comm, &self.state.engine.digests()?, &moment)?;
+        self.name_straggler()
+    }
+
+    /// Names the rank that the others have waited for since the last comparison.
+    fn name_straggler(&mut self) -> Result<(), TrainError> {
+        let waited_for = self.training.comm.run(waited_for)?;
+        let before = self.straggler.take().map(|it| it.rank);
+        self.straggler = self.stragglers.look(Instant::now(), waited_for);
+        if let Some(Straggler { rank, wait_share }) = self.straggler
+            && before != Some(rank)
+            && self.training.comm.rank() == 0
+        {
+            warn!(rank, wait_share, "the other ranks wait for this rank");
+        }
+        Ok(())
     }
 
     fn report(&mut self, step: &Step, computed: &Computed) {
@@ -207,6 +225,7 @@ impl Steps<'_> {
             left_s: elapsed_s / (account.steps - steps_before) as f64
                 * (self.schedule.steps.saturating_sub(account.steps)) as f64,
             checkpoint_s: self.keeper.held_up().as_secs_f64(),
+            straggler: self.straggler,
             time: computed.time,
         });
     }

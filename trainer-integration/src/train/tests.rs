@@ -128,6 +128,30 @@ fn the_parts_of_all_steps_are_the_time_of_the_training() {
 }
 
 #[test]
+fn a_slow_rank_is_named_while_it_trains() {
+    let config = TrainConfig { compare_every: 4, ..config() };
+    for steps in spawn(2, |collective: ThreadCollective| {
+        let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world: 2 });
+        let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, rank, 8, EPOCHS);
+        let mut steps = Vec::new();
+        let mut note = |progress: Progress| {
+            // Rank 1 takes several times as long for a step.
+            let (now, work) = (Instant::now(), progress.time.compute_s + progress.time.update_s);
+            while rank == 1 && now.elapsed().as_secs_f64() < 3.0 * work + 0.005 {
+                std::thread::yield_now();
+            }
+            steps.push(progress);
+        };
+        train(&config, Box::new(collective), &mut source, None, &mut note).unwrap();
+        steps
+    }) {
+        assert!(steps[..3].iter().all(|step| step.straggler.is_none()), "nothing was compared");
+        let named: Vec<u32> = steps[4..].iter().filter_map(|step| Some(step.straggler?.rank)).collect();
+        assert!(named.len() > 20 && named.iter().all(|rank| *rank == 1), "{named:?}");
+    }
+}
+
+#[test]
 fn what_is_made_on_the_device_a_step_ahead_trains_the_same_weights() {
     for augmentation in [Augmentation::None, Augmentation::CropFlip] {
         let here = TrainConfig { augmentation, ..config() };

@@ -32,8 +32,11 @@ impl Status {
     pub(crate) fn line(&mut self, progress: &Progress, epochs: u32) -> String {
         let Status { steps, loss, data_s, compute_s, communication_s, all_s } = std::mem::take(self);
         let share = |seconds: f64| if all_s > 0.0 { 100.0 * seconds / all_s } else { 0.0 };
+        let straggler = progress.straggler.map_or(String::new(), |it| {
+            format!("; the others wait for rank {} {:.0} % of the time", it.rank, 100.0 * it.wait_share)
+        });
         format!(
-            "epoch {} of {epochs}, step {} of {}: loss {:.4}, {:.0} samples/s; {:.0} % data, {:.0} % computing, {:.0} % communication; {} left",
+            "epoch {} of {epochs}, step {} of {}: loss {:.4}, {:.0} samples/s; {:.0} % data, {:.0} % computing, {:.0} % communication{straggler}; {} left",
             progress.epoch + 1,
             progress.step + 1,
             progress.steps,
@@ -61,6 +64,7 @@ fn span(time: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use shardd_trainer::collective::Straggler;
     use shardd_trainer::train::StepTime;
 
     #[test]
@@ -82,6 +86,7 @@ mod tests {
             checkpoint_s: 0.0,
             samples_per_s: 1234.4,
             left_s: 3_725.0,
+            straggler: None,
             time,
         };
         let mut status = Status::default();
@@ -91,8 +96,12 @@ mod tests {
             status.line(&progress(4, 1.0), 10),
             "epoch 2 of 10, step 5 of 50: loss 1.5000, 1234 samples/s; 10 % data, 70 % computing, 20 % communication; 1 h 2 min left"
         );
-        status.add(&progress(5, 0.5));
-        assert!(status.line(&progress(5, 0.5), 10).contains("loss 0.5000"), "it began again");
+        let straggler = Some(Straggler { rank: 3, wait_share: 0.25 });
+        let slow = Progress { straggler, ..progress(5, 0.5) };
+        status.add(&slow);
+        let line = status.line(&slow, 10);
+        assert!(line.contains("loss 0.5000"), "it began again: {line}");
+        assert!(line.contains("communication; the others wait for rank 3 25 % of the time; 1 h"), "{line}");
     }
 
     #[test]
