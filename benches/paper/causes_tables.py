@@ -1,10 +1,9 @@
 """The tables of docs/PAPER.md about causes, from the lines that benches/paper/causes/run left."""
 
-import statistics
-from collections import defaultdict
 from dataclasses import replace
 
-from causes.cells import AT, ITSELF, UNIFORM, Cell
+from causes.cells import AT, ITSELF, UNIFORM, Cell, cell_of
+from text import counted_difference, q_name, table
 
 BASES = {"P = V = 16": AT[16], "P = V = 64": AT[64], "P = 96, V = 16": ITSELF}
 QS = ("0", "0.01", "0.1", "0.3", "1,0.01")
@@ -14,8 +13,7 @@ class Causes:
     def __init__(self, lines):
         self.accuracy = {}
         for line in lines:
-            cell = Cell(**{name: line[name] for name in Cell.__dataclass_fields__ if name in line})
-            self.accuracy[replace(cell, study="")] = 100 * line["test_accuracy"]
+            self.accuracy[replace(cell_of(line), study="")] = 100 * line["test_accuracy"]
         self.seeds = max((cell.seed for cell in self.accuracy), default=-1) + 1
 
     def gaps(self, **settings):
@@ -29,23 +27,16 @@ class Causes:
         return found
 
 
-def shown(gaps):
-    if not gaps:
-        return "–"
-    mean = f"{statistics.mean(gaps):+.1f}".replace("-", "−").replace("+0.0", "0.0").replace("−0.0", "0.0")
-    return f"{mean} ± {statistics.stdev(gaps):.1f} ({len(gaps)})" if len(gaps) > 1 else f"{mean} (1)"
-
-
 def by_q(causes, rows, qs=QS):
     """A row for each name and settings, a column for each Q."""
-    return [[name, *(shown(causes.gaps(**(settings | dict(q=q)))) for q in qs)] for name, settings in rows]
+    return [[name, *(counted_difference(causes.gaps(**(settings | dict(q=q)))) for q in qs)] for name, settings in rows]
 
 
 def heads(qs=QS):
-    return [f"Q = {q.replace(',', ', then ')}" for q in qs]
+    return [f"Q = {q_name(q)}" for q in qs]
 
 
-def tables(lines, table):
+def tables(lines):
     causes = Causes(lines)
     norms = {"batch": "micro-batch of a virtual rank", "sync": "all of a step", "group": "single samples (groups of channels)"}
     qs = ("0", "0.01", "0.1", "1,0.01")
@@ -60,7 +51,7 @@ def tables(lines, table):
     ]
     schedules = ("0.1", "0.2", "0.3", "0.5", "1", "1,0", "1,0.01", "0.5,0.01", "0.3,0.01", "0.5,0.1", "0.3,0.1", "0,1,0.01")
     rows = [
-        [q.replace(",", ", "), *(shown(causes.gaps(**(settings | dict(q=q)))) for settings in BASES.values())] for q in schedules
+        [q.replace(",", ", "), *(counted_difference(causes.gaps(**(settings | dict(q=q)))) for settings in BASES.values())] for q in schedules
     ]
     rates = [
         (f"{base}, rate {settings['rate'] * factor:g}", settings | dict(rate=settings["rate"] * factor))
@@ -78,7 +69,7 @@ def tables(lines, table):
     for base, settings in BASES.items():
         for placement, selection, chunks in (("shards", "cyclic", 16), ("shards", "cyclic", 1), ("shards", "independent", 1), ("random", "cyclic", 16)):
             gaps = causes.gaps(**(settings | dict(q="1", placement=placement, selection=selection, chunks=chunks)))
-            whole.append([base, placement, selection, str(chunks), shown(gaps)])
+            whole.append([base, placement, selection, str(chunks), counted_difference(gaps)])
     few = ("0", "0.1", "1,0.01")
     return {
         "norm": table(["normalised", *heads(qs)], by_q(causes, normalised, qs)),

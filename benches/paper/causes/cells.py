@@ -85,7 +85,10 @@ def cells(seeds, only):
     return list({cell.key(): cell for cell in reversed(found)}.values())[::-1]
 
 
+def cell_of(line):
+    return Cell(**{name: line[name] for name in Cell.__dataclass_fields__ if name in line})
+
+
 def lines_of(path):
-    """The cells of a file, each with its line."""
-    lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return [(Cell(**{name: line[name] for name in Cell.__dataclass_fields__ if name in line}), line) for line in lines]
+    """The lines of a file of results."""
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,4 +1,4 @@
-"""The order of a plan's samples, by tests/reference/plan.py, with its permutations computed in NumPy: 40 times as fast."""
+"""The order of a plan's samples, by tests/reference/plan.py, with its permutations computed in NumPy."""
 
 import sys
 from fractions import Fraction
