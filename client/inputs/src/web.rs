@@ -6,12 +6,11 @@ use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::http::HttpBuilder;
 use object_store::path::Path;
 use object_store::{ClientOptions, Error, GetOptions, GetRange, ObjectStore};
 use reqwest::Url;
 use shardd_ingest::{Content, InputFile, ReadAt};
-use shardd_store::stores::{Refusal, Service, retries};
+use shardd_store::stores::{self, Refusal, Service};
 
 use super::ahead::Listing;
 use super::network::Network;
@@ -63,12 +62,12 @@ fn fetch(url: &Url, shown: &str, name: &str, network: &Network) -> Result<Vec<In
         .with_connect_timeout(CONNECT_TIMEOUT)
         .with_read_timeout(READ_TIMEOUT)
         .with_timeout(PART_TIMEOUT);
-    let store = HttpBuilder::new().with_url(url.as_str()).with_client_options(options).with_retry(retries());
-    let store = store.build().map_err(|error| refused(Refusal::of(Service::Web, &error)))?;
+    let store = stores::open_file(url.as_str(), options);
+    let store = store.map_err(|error| refused(Refusal::of(Service::Web, &error)))?;
     let first = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
     match network.wait(store.get_opts(&Path::ROOT, first)) {
         Ok(answer) => {
-            let object = Object { service: Service::Web, store: Arc::new(store), meta: answer.meta };
+            let object = Object { service: Service::Web, store, meta: answer.meta };
             let listing = Listing::new(network, vec![object]);
             Ok(listing.files(|_| (shown.to_owned(), name.to_owned())))
         }

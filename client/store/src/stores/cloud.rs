@@ -154,6 +154,14 @@ pub(super) fn web(url: &str, wire: &Arc<Wire>) -> Built {
     for (key, value) in TIMEOUTS {
         options = options.with_config(key, value);
     }
+    Ok(http(url, options, wire)?)
+}
+
+pub(super) fn http(
+    url: &str,
+    options: ClientOptions,
+    wire: &Arc<Wire>,
+) -> object_store::Result<Arc<dyn ObjectStore>> {
     let builder = HttpBuilder::new().with_url(url).with_client_options(options).with_retry(retries());
     Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
 }

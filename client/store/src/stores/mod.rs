@@ -20,7 +20,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::{BackoffConfig, Certificate, ObjectStore, RetryConfig};
+use object_store::{BackoffConfig, Certificate, ClientOptions, ObjectStore, RetryConfig};
 use serde::{Deserialize, Serialize};
 use shardfmt::ByteSize;
 
@@ -141,8 +141,7 @@ pub fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Ref
     }
     // A person waits for an ingest, and the address of a node is easily taken for that of a web server.
     let gives_up_soon = late == Late::WaitedFor || service == Service::Web;
-    let wire = Wire::new(certificates(options)?, options.bandwidth, late).giving_up_soon(gives_up_soon);
-    let wire = Arc::new(wire);
+    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth, late, gives_up_soon));
     let address = format!("{scheme}://{name}");
     let mut asks_metadata_service = false;
     let store = match service {
@@ -161,9 +160,17 @@ pub fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Ref
     Ok(Opened { store, service, asks_metadata_service, wire })
 }
 
+/// Opens one file of a web server, at [`Path::ROOT`](object_store::path::Path::ROOT): its URL may have a query.
+///
+/// # Errors
+/// When the URL is none.
+pub fn open_file(url: &str, client: ClientOptions) -> object_store::Result<Arc<dyn ObjectStore>> {
+    cloud::http(url, client, &Arc::new(Wire::new(Vec::new(), None, Late::WaitedFor, true)))
+}
+
 /// How long a store is asked again when it fails or is out of reach: half a minute at least, and a little longer than a
 /// silence within a request may last.
-pub fn retries() -> RetryConfig {
+fn retries() -> RetryConfig {
     // Each wait is drawn between the shortest and `base` times the one before: with 2 they would not grow.
     RetryConfig {
         backoff: BackoffConfig {

@@ -133,11 +133,15 @@ async fn what_a_service_does_not_implement_is_asked_once() {
 #[tokio::test(start_paused = true)]
 async fn an_address_without_a_server_is_given_up_soon_where_a_person_waits() {
     let opened = open("http://127.0.0.1:1", &StoreOptions::default(), Late::WaitedFor).expect("an address");
-    let begun = tokio::time::Instant::now();
-    let error = opened.store.get(&Path::from("x")).await.expect_err("there is no server");
-    let refusal = Refusal::of(Service::Web, &error).to_string();
-    assert!(refusal.contains("cannot be reached") && refusal.contains("refused"), "{refusal}");
-    assert!((5..12).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    let file =
+        open_file("http://127.0.0.1:1/x?y", ClientOptions::new().with_allow_http(true)).expect("a URL");
+    for (store, path) in [(opened.store, Path::from("x")), (file, Path::ROOT)] {
+        let begun = tokio::time::Instant::now();
+        let error = store.get(&path).await.expect_err("there is no server");
+        let refusal = Refusal::of(Service::Web, &error).to_string();
+        assert!(refusal.contains("cannot be reached") && refusal.contains("refused"), "{refusal}");
+        assert!((5..12).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+    }
 }
 
 #[tokio::test]

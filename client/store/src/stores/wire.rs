@@ -44,12 +44,18 @@ pub(crate) struct Wire {
 const FIRST_CONTACT: Duration = Duration::from_secs(5);
 
 impl Wire {
-    pub(super) fn new(certificates: Vec<Certificate>, bandwidth: Option<ByteSize>, late: Late) -> Wire {
+    /// With `gives_up_soon`, an address to which no connection is made is soon given up.
+    pub(super) fn new(
+        certificates: Vec<Certificate>,
+        bandwidth: Option<ByteSize>,
+        late: Late,
+        gives_up_soon: bool,
+    ) -> Wire {
         Wire {
             certificates,
             pace: bandwidth.map(Pace::new),
             late,
-            gives_up_soon: false,
+            gives_up_soon,
             hedge: Mutex::default(),
             requests: AtomicU64::new(0),
             failed: AtomicU64::new(0),
@@ -59,11 +65,6 @@ impl Wire {
             has_answered: AtomicBool::new(false),
             first_asked: OnceLock::new(),
         }
-    }
-
-    /// The same, but an address to which no connection is made is soon given up.
-    pub(super) fn giving_up_soon(self, gives_up_soon: bool) -> Wire {
-        Wire { gives_up_soon, ..self }
     }
 
     pub(crate) fn counts(&self) -> WireCounts {
