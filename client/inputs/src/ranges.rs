@@ -2,13 +2,12 @@
 
 use std::iter::successors;
 
-/// A range of more numbers is taken for text.
+/// A range of more numbers is taken for text, and so is one that would make more texts.
 const MOST: u64 = 1_000_000;
 
 /// The first range of a text: the text before it, its numbers, and the text after it.
 fn split(text: &str) -> Option<(&str, Vec<String>, &str)> {
-    let opened = text.match_indices('{').map(|(at, _)| at);
-    opened.into_iter().find_map(|open| {
+    text.match_indices('{').find_map(|(open, _)| {
         let (inside, after) = text[open + 1..].split_once('}')?;
         Some((&text[..open], numbers(inside)?, after))
     })
@@ -51,7 +50,7 @@ pub(super) fn expand(text: &str) -> Vec<String> {
                 Some(numbers.iter().map(|number| format!("{before}{number}{after}")).collect())
             })
             .collect::<Option<_>>()?;
-        Some(more.concat())
+        (more.iter().map(Vec::len).sum::<usize>() as u64 <= MOST).then(|| more.concat())
     };
     successors(Some(vec![text.to_owned()]), step).last().unwrap_or_default()
 }
