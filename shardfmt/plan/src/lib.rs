@@ -54,6 +54,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::PlanId;
 
 pub use deal::deal;
+pub use divisors::divisors;
 pub use document::{FORMAT, InitialPlacement, Order, PlanDocument, PlanOptions, Selection, Shape};
 pub use error::PlanError;
 pub use exchange::{Exchange, Move, NextMove};

@@ -203,7 +203,9 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     assert!(store.refused("plan advise sorted --epochs 0").0.contains("outside 1 to"));
     assert!(store.refused("plan advise sorted --epochs 9 --skew 2").0.contains("--skew 0.25"));
     let unequal = "plan advise sorted --partitions 8 --epochs 9 --virtual-ranks 3";
-    assert!(store.refused(unequal).0.contains("use one of 1, 2, 4, 8"));
+    assert!(
+        store.refused(unequal).0.contains("3 virtual ranks cannot share 8 partitions equally: use 2 or 4")
+    );
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use shardd_client::label_skew::{Origins, OriginsBy};
-use shardd_plan::{InitialPlacement, Plan, PlanOptions, Selection, Shape};
+use shardd_plan::{InitialPlacement, Plan, PlanOptions, Selection, Shape, divisors};
 use shardd_store::catalog::Catalog;
 use shardd_store::connect::only_dataset;
 use shardfmt::{ByteSize, DatasetRef, ManifestFile};
@@ -68,7 +68,8 @@ impl Advise {
             None => Origins::shards(manifest.shard_rows()?),
         };
         let document = plan.document();
-        let virtual_ranks = self.virtual_ranks(document.partitions)?;
+        let virtual_ranks = self.virtual_ranks.unwrap_or(document.partitions);
+        plan.check_ranks(1, virtual_ranks).map_err(|error| Failure::usage(error.to_string()))?;
         let advice = advise(&Question {
             spread: origins.spread(&plan, virtual_ranks, MICRO_BATCH),
             selection: document.selection,
@@ -100,18 +101,6 @@ impl Advise {
         Ok(())
     }
 
-    fn virtual_ranks(&self, partitions: u32) -> Result<u32, Failure> {
-        let virtual_ranks = self.virtual_ranks.unwrap_or(partitions);
-        if virtual_ranks == 0 || !partitions.is_multiple_of(virtual_ranks) {
-            let fitting: Vec<String> = divisors(partitions).map(|count| count.to_string()).collect();
-            return Err(Failure::usage(format!(
-                "{virtual_ranks} virtual ranks do not divide {partitions} partitions: use one of {}",
-                fitting.join(", ")
-            )));
-        }
-        Ok(virtual_ranks)
-    }
-
     /// The largest number of virtual ranks with which the plan's own schedule is enough.
     fn most_virtual_ranks(&self, plan: &Plan, origins: &Origins) -> Option<u32> {
         let document = plan.document();
@@ -119,7 +108,7 @@ impl Advise {
             let spread = origins.spread(plan, virtual_ranks, MICRO_BATCH);
             mean_skew(&spread, &document.schedule, document.selection, self.epochs)
         };
-        divisors(document.partitions).filter(|virtual_ranks| mean_skew(*virtual_ranks) <= self.skew).last()
+        divisors(document.partitions).rfind(|virtual_ranks| mean_skew(*virtual_ranks) <= self.skew)
     }
 
     /// The plan that is asked about, or that there would be.
@@ -138,10 +127,6 @@ impl Advise {
         };
         Ok((make_plan(dataset.version, &shape, options)?, manifest))
     }
-}
-
-fn divisors(count: u32) -> impl Iterator<Item = u32> {
-    (1..=count).filter(move |divisor| count.is_multiple_of(*divisor))
 }
 
 fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> {
