@@ -126,7 +126,7 @@ fn read(
     Ok(batches)
 }
 
-/// A line per row. Every row has every column: `null` where there is no value, and for floats that JSON has no number for.
+/// One JSON object per row, each with every column. A missing value, NaN and infinity are `null`.
 fn json_lines(rows: &[RecordBatch]) -> Result<Vec<u8>, ArrowError> {
     let mut lines = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(Vec::new());
     for batch in rows {
