@@ -388,6 +388,7 @@ impl Training<'_> {
         let mesh = (state.engine.zero() != Zero::Nothing).then(|| state.engine.mesh().clone());
         let before = (state.account.steps, state.account.samples);
         let keeper = self.keeper(ranks, checkpoint);
+        let waited = comm.run(waited_for)?;
         let started = Instant::now();
         let mut steps = Steps {
             training: self,
@@ -405,7 +406,7 @@ impl Training<'_> {
             started,
             laps: Laps(started),
             before,
-            stragglers: StragglerWatch::new(started),
+            stragglers: StragglerWatch::new(started, waited),
             straggler: None,
         };
         if config.guard.on_bad_step == OnBadStep::RollBack && checkpoint.is_none() {

@@ -34,7 +34,7 @@ pub fn straggler(waited_for: &[Duration]) -> Option<u32> {
     (!longest.1.is_zero()).then_some(longest.0 as u32)
 }
 
-/// A rank that waits for less than this part of the time is not named.
+/// A rank for which the others wait a smaller part of the time is not named.
 const LEAST_SHARE: f64 = 0.05;
 
 /// A rank that the others wait for.
@@ -45,7 +45,7 @@ const LEAST_SHARE: f64 = 0.05;
 /// use shardd_trainer::collective::StragglerWatch;
 ///
 /// let begun = Instant::now();
-/// let mut watch = StragglerWatch::new(begun);
+/// let mut watch = StragglerWatch::new(begun, vec![Duration::ZERO; 4]);
 /// // In ten seconds, three other ranks waited 6 seconds for rank 2, added up over them.
 /// let waited_for = [0, 0, 6, 1].map(Duration::from_secs);
 /// let slow = watch.look(begun + Duration::from_secs(10), waited_for.to_vec()).expect("it is slow");
@@ -67,9 +67,9 @@ pub struct StragglerWatch {
 }
 
 impl StragglerWatch {
-    /// That looks at the time from `begun` on.
-    pub fn new(begun: Instant) -> StragglerWatch {
-        StragglerWatch { looked: begun, waited_for: Vec::new() }
+    /// Begins at `begun`, when [`waited_for`] returned this. Earlier waits do not count.
+    pub fn new(begun: Instant, waited_for: Vec<Duration>) -> StragglerWatch {
+        StragglerWatch { looked: begun, waited_for }
     }
 
     /// The slowest rank since the last look, if the others waited for it for a twentieth of the time or more. `waited_for` is what
@@ -101,7 +101,13 @@ mod tests {
             |s| begun + Duration::from_secs(s),
             |all: &[u64]| all.iter().copied().map(Duration::from_secs).collect(),
         );
-        let mut watch = StragglerWatch::new(begun);
+        let mut late_start = StragglerWatch::new(begun, seconds(&[0, 90, 0]));
+        assert_eq!(
+            late_start.look(at(100), seconds(&[0, 91, 0])),
+            None,
+            "it was late before the training began"
+        );
+        let mut watch = StragglerWatch::new(begun, seconds(&[0, 0, 0]));
         assert_eq!(watch.look(at(100), seconds(&[4, 4, 0])), None, "less than a twentieth");
         let slow = Some(Straggler { rank: 2, wait_share: 0.5 });
         assert_eq!(watch.look(at(120), seconds(&[4, 5, 20])), slow);
