@@ -50,19 +50,25 @@ impl Disk {
 #[derive(Debug, Default)]
 pub struct Reserve(AtomicU64);
 
+/// In the place of a number of bytes: that which follows from the size of the disk.
+const BY_SIZE: u64 = u64::MAX;
+
 impl Reserve {
-    /// From now on this number of bytes stays free.
-    pub fn set(&self, bytes: u64) {
-        self.0.store(bytes, Relaxed);
+    /// From now on `bytes` stay free; without a number, [`Disk::default_reserve`] of the disk that is written to.
+    pub fn set(&self, bytes: Option<u64>) {
+        self.0.store(bytes.map_or(BY_SIZE, |bytes| bytes.min(BY_SIZE - 1)), Relaxed);
     }
 
     /// Whether `bytes` more may be written below `directory`. A disk of unknown size is written to.
     #[must_use]
     pub fn admits(&self, directory: &Path, bytes: u64) -> bool {
-        match self.0.load(Relaxed) {
-            0 => true,
-            reserve => Disk::of(directory).map_or(true, |disk| disk.has_room(bytes, reserve)),
-        }
+        let reserve = match self.0.load(Relaxed) {
+            0 => return true,
+            BY_SIZE => None,
+            reserve => Some(reserve),
+        };
+        Disk::of(directory)
+            .map_or(true, |disk| disk.has_room(bytes, reserve.unwrap_or_else(|| disk.default_reserve())))
     }
 }
 
@@ -89,7 +95,10 @@ mod tests {
         assert!(disk.free <= disk.size && disk.size > 0);
         let reserve = Reserve::default();
         assert!(reserve.admits(directory.path(), u64::MAX));
-        reserve.set(disk.size);
+        reserve.set(Some(disk.size));
         assert!(!reserve.admits(directory.path(), 1));
+        reserve.set(None);
+        let is_left = disk.free.saturating_sub(1) >= disk.default_reserve();
+        assert_eq!(reserve.admits(directory.path(), 1), is_left, "the reserve is that of this disk");
     }
 }

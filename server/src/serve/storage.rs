@@ -6,7 +6,6 @@ use shardd_engine::cache::{Cache, CacheConfig};
 use shardd_store::catalog::{CatalogBackend, CatalogError};
 use shardd_store::metastore::{CopyShelf, MetadataCopy, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
-use shardd_store::reserve::Disk;
 use shardd_store::stores::{Refusal, Service, StoreOptions};
 use tracing::{info, warn};
 
@@ -112,12 +111,10 @@ async fn open_metastore(
     Ok(Opened { metastore, kept, keeping })
 }
 
-/// Keeps room on the disks of cache and store for the metadata, which may share them.
+/// Keeps room on the disks of cache and store for the metadata, which may share them. The disk of a cache may be
+/// another than that of the data directory, and much smaller.
 fn keep_free(config: &Config, cache: &Cache, origin: &Origin) {
-    let reserve = match config.disk_reserve {
-        Some(reserve) => reserve.0,
-        None => Disk::of(&config.data).map_or(0, Disk::default_reserve),
-    };
+    let reserve = config.disk_reserve.map(|reserve| reserve.0);
     cache.keep_free(reserve);
     origin.keep_free(reserve);
 }

@@ -697,8 +697,9 @@ impl Origin {
         sent.await.map_err(|error| self.failed("write", object, error))
     }
 
-    /// From now on objects are put into a directory only if `bytes` stay free on its disk, as others write there, too.
-    pub fn keep_free(&self, bytes: u64) {
+    /// From now on objects are put into a directory only if `bytes` stay free on its disk, as others write there, too. Without a
+    /// number, [`Disk::default_reserve`](crate::reserve::Disk::default_reserve) of that disk stays free.
+    pub fn keep_free(&self, bytes: Option<u64>) {
         self.reserve.set(bytes);
     }
 

@@ -237,8 +237,9 @@ impl Cache {
     }
 
     /// From now on a put leaves `bytes` free on the disk, as others write there too: one that would not is refused as if the
-    /// cache were full.
-    pub fn keep_free(&self, bytes: u64) {
+    /// cache were full. Without a number, the cache leaves [`Disk::default_reserve`](shardd_store::reserve::Disk::default_reserve)
+    /// of its disk.
+    pub fn keep_free(&self, bytes: Option<u64>) {
         self.reserve.set(bytes);
     }
 
@@ -252,6 +253,22 @@ impl Cache {
         let state = self.state();
         let place = state.index.get(key)?;
         Some(state.segments[&place.segment].class.clone())
+    }
+
+    /// The bytes that segments of `run` take beside the grains `counted` elsewhere, by the epoch after which they leave.
+    pub(crate) fn bytes_beside(&self, run: &str, counted: impl Fn(&GrainKey) -> bool) -> BTreeMap<u32, u64> {
+        let mut beside = BTreeMap::new();
+        for number in self.segments_where(|class| class.run == run) {
+            let (departs, bytes, live) = {
+                let state = self.state();
+                let Some(segment) = state.segments.get(&number) else { continue };
+                (segment.class.departs, segment.bytes, state.live_in(number))
+            };
+            let live = live.iter().filter(|(key, _)| counted(key));
+            let counted: u64 = live.map(|(_, place)| format::record_bytes(place.len().into())).sum();
+            *beside.entry(departs).or_default() += bytes.saturating_sub(counted);
+        }
+        beside
     }
 
     /// The bytes at `location`, as they are on disk.
