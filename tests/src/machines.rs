@@ -115,17 +115,25 @@ impl Lan {
         self.others.push(netns.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
     }
 
-    /// Cuts a machine off from others for some time, and then for some more others from it, too.
-    pub fn cut_off(&mut self, machine: &str, deaf: Duration, both: Duration) {
-        let machine = self.machine(machine);
-        let chain = |name: &str, hook: &str| {
-            format!("nft 'add chain inet cut {name} {{ type filter hook {hook} priority 0; policy drop; }}'")
-        };
-        machine.run(&format!("nft add table inet cut; {}", chain("in", "input")));
-        std::thread::sleep(deaf);
-        machine.run(&chain("out", "output"));
-        std::thread::sleep(both);
-        machine.run("nft delete table inet cut");
+    /// From now on a machine hears no other.
+    pub fn deafen(&mut self, machine: &str) {
+        self.drop_packets(machine, "input");
+    }
+
+    /// From now on no other machine hears this one.
+    pub fn silence(&mut self, machine: &str) {
+        self.drop_packets(machine, "output");
+    }
+
+    fn drop_packets(&mut self, machine: &str, hook: &str) {
+        let chain =
+            format!("nft 'add chain inet cut {hook} {{ type filter hook {hook} priority 0; policy drop; }}'");
+        self.machine(machine).run(&format!("nft add table inet cut; {chain}"));
+    }
+
+    /// Ends `deafen` and `silence`.
+    pub fn reconnect(&mut self, machine: &str) {
+        self.machine(machine).run("nft delete table inet cut");
     }
 
     /// How to ask, from the switch, what a server on a machine answers.

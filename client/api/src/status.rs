@@ -20,6 +20,10 @@ pub struct NodeStatus {
     pub cache_limit_bytes: u64,
     /// Grains in the cache.
     pub cache_grains: u64,
+    /// The most bytes of its cache that its runs take at any instant, computed from their plans and placements.
+    /// Partitions that another node hosts by now count until their grains have left.
+    #[serde(default)]
+    pub cache_peak_bytes: u64,
     /// Bytes of shard data read from the store.
     pub origin_bytes: u64,
     /// Requests for shard data made to the store.

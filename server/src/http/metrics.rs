@@ -200,6 +200,11 @@ impl Snapshot {
         self.gauge("shardd_cache_bytes", "Bytes of the cache in use", status.cache_used_bytes);
         self.gauge("shardd_cache_limit_bytes", "Limit of the cache in bytes", status.cache_limit_bytes);
         self.gauge("shardd_cache_grains", "Grains in the cache", status.cache_grains);
+        self.gauge(
+            "shardd_cache_peak_bytes",
+            "Most bytes that the runs take of the cache, computed from plans and placements",
+            status.cache_peak_bytes,
+        );
         self.counter(
             "shardd_origin_read_bytes",
             "Bytes of shard data read from the store",
@@ -350,6 +355,7 @@ mod tests {
             cache_used_bytes: 0,
             cache_limit_bytes: 0,
             cache_grains: 0,
+            cache_peak_bytes: 0,
             origin_bytes: 0,
             origin_requests: 0,
             origin_reread: 0,

@@ -1,6 +1,8 @@
-//! A training on CIFAR-10 over five machines, and everything that goes wrong in its ten epochs: a node is
-//! killed, one is cut off, one is drained, one joins, a segment's bytes flip, a disk is full. The weights do
-//! not change by a bit.
+//! A training on CIFAR-10 over five machines, and everything that goes wrong meanwhile: a node is killed, one
+//! is cut off, one is drained, one joins, a segment's bytes flip, a disk is full. The weights do not change by a
+//! bit. No disk has more on it than its node computes, and the store is read no more often than faults explain.
+//!
+//! Each fault has epochs of its own: the next begins an epoch after the one before has been seen.
 //!
 //! The machines are network namespaces (`shardd_tests::machines`), the store is s3s-fs. By default the ten thousand test images
 //! are trained on, at 16 x 16; with SHARDD_WHOLE=1 the fifty thousand training images as they are.
@@ -17,7 +19,7 @@ use shardd_tests::machines::{Asking, Lan, is_listening};
 use shardd_tests::{Repeated, binary, hex128, is_quick, look_until, run, shared_data, wait_until};
 use shardfmt::ByteSize;
 
-const EPOCHS: u64 = 10;
+const EPOCHS: u64 = 18;
 /// What fits on the one disk that gets full.
 const SMALL_DISK: u64 = 48 << 20;
 
@@ -74,33 +76,39 @@ fn whatever_happens_to_nodes_the_weights_are_the_same() {
             settings(part.1),
         ));
     }
-    let mut story = Story { lan, disk, done: 0 };
+    let mut story = Story { lan, disk, done: 0, epochs: Vec::new() };
     let report = story.tell();
     let watched = watch.end();
-    assert_eq!(story.done, FAULTS.len(), "the training was over before everything had happened");
+    assert_eq!(
+        story.done,
+        FAULTS.len(),
+        "the training was over before everything had happened: {EPOCHS} epochs are too few here"
+    );
 
     assert_eq!(report["weights_digest"], expected.as_str(), "the faults of nodes changed the trained model");
     println!("the same weights after all of it: {expected}");
     exactly_once(&story, &plan);
-    watched.say(&story);
+    watched.judge(&story);
 }
 
-type Fault = (u64, &'static str, fn(&mut Story));
+type Fault = (&'static str, fn(&mut Story));
 
-/// What happens, each from the middle of an epoch on.
-const FAULTS: [Fault; 8] = [
-    (1, "n3 is killed", |story| drop(story.lan.machine("n3").run("kill -9 $(cat /srv/pid)"))),
-    (2, "bytes flip in segments of n2", Story::flip),
-    (3, "n3 is back, with its old disk", |story| start(&mut story.lan, 3)),
-    (4, "n4 hears no node for 15 s, and then no node hears it either for another 15 s", Story::cut_off),
-    (5, "the disk of n4 is full", Story::fill_disk),
-    (6, "n5 is drained and leaves", |story| {
+/// What happens, each from the first third of an epoch on.
+const FAULTS: [Fault; 10] = [
+    ("n3 is killed", |story| drop(story.lan.machine("n3").run("kill -9 $(cat /srv/pid)"))),
+    ("bytes flip in segments of n2", Story::flip),
+    ("n3 is back, with its old disk", |story| start(&mut story.lan, 3)),
+    ("n4 hears no node", |story| story.lan.deafen("n4")),
+    ("no node hears n4", |story| story.lan.silence("n4")),
+    ("n4 is back", |story| story.lan.reconnect("n4")),
+    ("the disk of n4 is full", Story::fill_disk),
+    ("n5 is drained and leaves", |story| {
         let said =
             story.lan.machine("n1").run(&format!("shardctl --server {} leave n5 --timeout 50s", http(1)));
         println!("    {}", said.replace('\n', "\n    "));
     }),
-    (7, "n6 joins", |story| start(&mut story.lan, 6)),
-    (8, "there is space again on the disk of n4", |story| story.disk.empty()),
+    ("n6 joins", |story| start(&mut story.lan, 6)),
+    ("there is space again on the disk of n4", |story| story.disk.empty()),
 ];
 
 /// A training that takes no step for this time hangs.
@@ -110,6 +118,8 @@ struct Story {
     lan: Lan,
     disk: SmallDisk,
     done: usize,
+    /// The epoch of each fault that has happened.
+    epochs: Vec<u64>,
 }
 
 impl Story {
@@ -118,21 +128,20 @@ impl Story {
         let (progress, report) = (self.lan.srv("n1").join("progress"), self.lan.srv("n1").join("report"));
         let began = Instant::now();
         let steps_taken = || fs::metadata(&progress).map_or(0, |file| file.len());
+        let mut epoch = 1;
         loop {
             let next = FAULTS.get(self.done);
             let (lan, progress) = (&self.lan, &progress);
             let happens = look_until(
                 || {
-                    let text = fs::read_to_string(progress).unwrap_or_default();
-                    // A line may be half written.
-                    let at = text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
-                    if let (Some(at), Some((epoch, what, happens))) = (at, next) {
+                    let at = last_line(progress);
+                    if let (Some(at), Some((what, happens))) = (at, next) {
                         let (now, step, steps) =
                             (number(&at["epoch"]), number(&at["step"]), number(&at["steps"]));
-                        if (now, step) >= (*epoch, steps / 3) {
+                        if (now, step) >= (epoch, steps / 3) {
                             let seconds = began.elapsed().as_secs_f64();
                             println!("{seconds:6.1} s, epoch {now}, step {step} of {steps}: {what}");
-                            return Some(Some(*happens));
+                            return Some(Some((now, *happens)));
                         }
                     }
                     report.exists().then_some(None)
@@ -142,9 +151,13 @@ impl Story {
                     assert!(waited < PROGRESS_TIMEOUT, "no step for {PROGRESS_TIMEOUT:?}\n{}", said(lan))
                 },
             );
-            let Some(happens) = happens else { break };
+            let Some((now, happens)) = happens else { break };
             happens(self);
             self.done += 1;
+            self.epochs.push(now);
+            // Each has an epoch of its own, also where the one before took some.
+            let reached = last_line(progress).map_or(now, |at| number(&at["epoch"]));
+            epoch = reached.max(now) + 1;
         }
         println!("{:6.1} s: trained", began.elapsed().as_secs_f64());
         serde_json::from_str(&read(&report)).expect("a report is JSON")
@@ -167,8 +180,20 @@ impl Story {
         assert!(flipped > 0, "n2 has segments");
     }
 
-    fn cut_off(&mut self) {
-        self.lan.cut_off("n4", Duration::from_secs(15), Duration::from_secs(15));
+    /// How often the faults explain that the data set was read from the store. Four nodes host what the fifth has
+    /// lost, a quarter of the data at most. It is read once when a node dies, once and what moves meanwhile when a
+    /// node is cut off, and in each epoch by a node that cannot keep it.
+    fn most_read(&self) -> f64 {
+        let epochs = |from: &str, to: &str| {
+            let epoch = |fault: &str| {
+                let number = FAULTS.iter().position(|(name, _)| *name == fault).expect("one of the faults");
+                self.epochs[number]
+            };
+            (epoch(to) - epoch(from)) as f64
+        };
+        let cut_off = 1.0 + 0.1 * (epochs("n4 hears no node", "n4 is back") + 1.0);
+        let full = epochs("the disk of n4 is full", "there is space again on the disk of n4") + 1.0;
+        1.0 + 0.25 * (1.0 + cut_off + full)
     }
 
     fn fill_disk(&mut self) {
@@ -180,6 +205,12 @@ impl Story {
         let (mebibytes, error) = full.expect("a disk ends");
         println!("    after {mebibytes} MiB more: {error}");
     }
+}
+
+/// The last line of the training's progress that is whole.
+fn last_line(progress: &Path) -> Option<Value> {
+    let text = fs::read_to_string(progress).unwrap_or_default();
+    text.lines().rev().find_map(|line| serde_json::from_str(line).ok())
 }
 
 /// The output of the trainers.
@@ -215,8 +246,10 @@ struct Watch {
 struct Watched {
     /// The most bytes that each node's segments took.
     peak: BTreeMap<String, u64>,
-    /// The most that was worked out beforehand for its hosted partitions at any time.
+    /// The most that each node computed for its runs at any time.
     computed: BTreeMap<String, u64>,
+    /// Bytes read from the store before the training: the ingest checks what it has put there.
+    read_before: u64,
     /// What each process had counted when it last answered, by node and start.
     counted: BTreeMap<(String, u64), Value>,
     looks: u64,
@@ -241,6 +274,11 @@ impl Watch {
             }
         };
         let (asked, asking) = (Arc::clone(&seen), lan.asking());
+        ask_all(&asking, &asked);
+        {
+            let mut seen = seen.lock().expect("no panic while held");
+            seen.read_before = seen.sum("origin_bytes");
+        }
         let looking = [
             Repeated::every(Duration::from_millis(100), look),
             Repeated::every(Duration::from_millis(300), move || ask_all(&asking, &asked)),
@@ -262,42 +300,43 @@ fn ask_all(asking: &Asking, seen: &Mutex<Watched>) {
         let Some(status) = asking.get(&format!("{}/v1/status", node["http"].as_str().expect("a URL"))) else {
             continue;
         };
-        let key = (name, number(&node["started_at"]));
-        seen.lock().expect("no panic while held").counted.insert(key, status);
-    }
-    let Some(run) = asking.get(&format!("{}/v1/runs/cifar", http(1))) else { return };
-    let (placement, room) = (&run["placement"], &run["room"]);
-    let hosts = placement["of_partition"].as_array().map_or(&[][..], Vec::as_slice);
-    for (at, host) in placement["hosts"].as_array().into_iter().flatten().enumerate() {
-        let hosted = hosts.iter().filter(|host| host.as_u64() == Some(at as u64)).count() as u64;
-        let bytes = number(&room["needed_bytes"]) * hosted / hosts.len() as u64;
         let mut seen = seen.lock().expect("no panic while held");
-        let computed = seen.computed.entry(host.as_str().expect("a name").to_owned()).or_default();
-        *computed = (*computed).max(bytes);
+        let computed = seen.computed.entry(name.clone()).or_default();
+        *computed = (*computed).max(number(&status["cache_peak_bytes"]));
+        seen.counted.insert((name, number(&node["started_at"])), status);
     }
 }
 
 impl Watched {
-    fn say(&self, story: &Story) {
+    fn sum(&self, field: &str) -> u64 {
+        self.counted.values().map(|status| number(&status[field])).sum()
+    }
+
+    fn judge(&self, story: &Story) {
         let dataset =
             story.lan.asking().get(&format!("{}/v1/datasets/cifar10", http(1))).expect("n1 answers");
         let bytes = number(&dataset["bytes"]);
-        let sum = |field: &str| self.counted.values().map(|status| number(&status[field])).sum::<u64>();
+        let read = self.sum("origin_bytes") - self.read_before;
+        let (times, most) = (read as f64 / bytes as f64, story.most_read());
         println!(
-            "read from the store: {} of a data set of {}: {:.2} x; grains missed and had from peers {}, from the store {}; corrupt on disk {}",
-            ByteSize(sum("origin_bytes")),
+            "read from the store: {} of a data set of {}: {times:.2} x, at most {most:.2} x by the faults; grains missed and had from peers {}, from the store {}; corrupt on disk {}",
+            ByteSize(read),
             ByteSize(bytes),
-            sum("origin_bytes") as f64 / bytes as f64,
-            sum("misses_from_peers"),
-            sum("misses_from_origin"),
-            sum("corrupt_on_disk"),
+            self.sum("misses_from_peers"),
+            self.sum("misses_from_origin"),
+            self.sum("corrupt_on_disk"),
         );
-        assert!(sum("corrupt_on_disk") > 0, "the flipped bytes were found");
+        assert!(self.sum("corrupt_on_disk") > 0, "the flipped bytes were found");
+        assert!(times <= most, "the store was read {times:.2} x, and the faults explain {most:.2} x");
         println!("the most on disk, looked at {} times:", self.looks);
         for (node, peak) in &self.peak {
             let computed = self.computed.get(node).copied().unwrap_or(0);
             let share = *peak as f64 / computed.max(1) as f64;
             println!("    {node} {} of {} computed: {share:.2}", ByteSize(*peak), ByteSize(computed));
+        }
+        for (node, peak) in &self.peak {
+            assert!(*peak > 0, "{node} has kept nothing");
+            assert!(Some(peak) <= self.computed.get(node), "{node} has more on its disk than it computed");
         }
     }
 }

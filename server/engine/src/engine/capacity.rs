@@ -32,6 +32,8 @@ pub(crate) struct Needs {
     on_its_way: u64,
     /// Into how many classes it falls that leave one after the other.
     classes: u64,
+    /// The number of epochs after which all grains of a partition have moved to others; `None` if the plan does not say.
+    pub(crate) epochs_to_leave: Option<u32>,
 }
 
 impl Needs {
@@ -61,7 +63,25 @@ impl Needs {
         let epochs =
             (1_u64 << 32).checked_div(document.schedule.largest().units()).map_or(0, |epochs| epochs + 1);
         let classes = u64::from(document.chunks).min(MOST_CHUNKS) * epochs.min(MOST_EPOCHS);
-        Needs { partition_bytes: partition_bytes.max(1), read_bytes, row_bytes, on_its_way, classes }
+        let least = document.schedule.shares().iter().map(|share| share.units()).min().unwrap_or(0);
+        let epochs_to_leave = match document.selection {
+            Selection::Cyclic if least > 0 => u32::try_from((1_u64 << 32).div_ceil(least)).ok(),
+            Selection::Cyclic | Selection::Independent => None,
+        };
+        let partition_bytes = partition_bytes.max(1);
+        Needs { partition_bytes, read_bytes, row_bytes, on_its_way, classes, epochs_to_leave }
+    }
+
+    /// Of the run's segments, the bytes that are not of its grains.
+    pub(crate) fn segment_bytes(&self) -> u64 {
+        (SEGMENTS + 2 * self.classes) * HEADER
+    }
+
+    /// Of partitions that need and have this number of bytes, of which none moves.
+    #[cfg(test)]
+    pub(crate) fn of_bytes(partition_bytes: u64, read_bytes: u64) -> Self {
+        let row_bytes = read_bytes;
+        Needs { partition_bytes, read_bytes, row_bytes, on_its_way: 0, classes: 0, epochs_to_leave: None }
     }
 
     /// How much of `hosted` partitions a node keeps in a cache with `free` bytes for them, if that has no room for all of it and
@@ -74,8 +94,8 @@ impl Needs {
         let others = u128::from(hosts.saturating_sub(1));
         let elsewhere = (u128::from(self.on_its_way) * others).div_ceil(u128::from(hosts.max(1)));
         // Half of what moves, or a third, moves to a partition of the same node, and leaves it epochs later.
-        let segments = SEGMENTS + if others > 0 { 2 * self.classes } else { 0 };
-        let room = u128::from(free.saturating_sub(segments * HEADER)) << 32;
+        let headers = if others > 0 { self.segment_bytes() } else { SEGMENTS * HEADER };
+        let room = u128::from(free.saturating_sub(headers)) << 32;
         Some(u64::try_from(room / ((1 << 32) + elsewhere)).unwrap_or(u64::MAX))
     }
 
@@ -152,7 +172,7 @@ mod tests {
         ) {
             let on_its_way = units.min(2 * units / chunks);
             let partition_bytes = read_bytes + u64::try_from((u128::from(read_bytes) * u128::from(units)) >> 32).expect("less");
-            let needs = Needs { partition_bytes, read_bytes, row_bytes: read_bytes, on_its_way, classes: 0 };
+            let needs = Needs { on_its_way, ..Needs::of_bytes(partition_bytes, read_bytes) };
             let free = hosted * partition_bytes / 100 * part;
             if let Some(kept) = needs.kept_bytes(hosted, free, hosts) {
                 let coming = (u128::from(kept) * u128::from(on_its_way) / u128::from(hosts) * u128::from(hosts - 1)) >> 32;

@@ -106,7 +106,11 @@ impl Engine {
                 Command::Fill { epoch, generation, is_new } => {
                     // Worked out here, so that those who wait for an answer find it done.
                     let (engine, state) = (Arc::clone(self), Arc::clone(run));
-                    blocking(move || drop(engine.kept(&state, epoch))).await;
+                    let prepare = move || {
+                        engine.find_left(&state, epoch);
+                        drop(engine.kept(&state, epoch));
+                    };
+                    blocking(prepare).await;
                     if is_new {
                         self.spawn_publish(run, epoch, stop);
                     }

@@ -33,6 +33,7 @@ mod pace;
 mod parts;
 mod passes;
 mod past;
+mod peak;
 mod plan_reader;
 mod reader;
 mod removal;
@@ -432,6 +433,7 @@ impl Engine {
             cache_used_bytes: self.cache.used(),
             cache_limit_bytes: self.cache.limit(),
             cache_grains: self.cache.len() as u64,
+            cache_peak_bytes: self.cache_peak_bytes(),
             origin_bytes: self.origin.bytes_read(),
             origin_requests: self.origin.requests(),
             origin_reread: self.origin.reread(),

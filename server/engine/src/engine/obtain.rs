@@ -410,7 +410,10 @@ impl Engine {
             put => put,
         };
         match put {
-            Ok(_) => true,
+            Ok(_) => {
+                run.held.note(run.epochs.view(epoch).partition_of(grain), epoch);
+                true
+            }
             // Nothing is amiss when guests have no room, or when rows were forgotten.
             Err(error) if class.is_of_guests() && error.is_full() => false,
             Err(CacheError::Forgotten { .. }) => false,

@@ -3,6 +3,7 @@
 
 pub(crate) mod checked;
 pub(crate) mod filling;
+pub(crate) mod held;
 pub(crate) mod in_flight;
 pub(crate) mod keeping;
 pub(crate) mod known_shards;
@@ -31,6 +32,7 @@ use crate::cache::{Class, resting_bytes};
 use crate::peers::{FetchMode, FetchRequest};
 use checked::Checked;
 use filling::Filling;
+use held::Held;
 use in_flight::InFlight;
 use keeping::KeptGrains;
 use known_shards::KnownShards;
@@ -72,6 +74,8 @@ pub(crate) struct RunState {
     pub(super) removed: CancellationToken,
     /// The grains kept here, where there is no room for all.
     pub(super) keeping: KeptGrains,
+    /// The partitions whose grains are here.
+    pub(super) held: Held,
 }
 
 /// The shards that this node reads, or has read, from the store.
@@ -116,6 +120,7 @@ impl RunState {
         Self {
             record,
             epochs: Epochs::new(Arc::clone(&plan)),
+            held: Held::of(plan.document().partitions),
             needs: Needs::of(&plan, &manifest),
             plan,
             manifest,
