@@ -1,34 +1,32 @@
-//! From rows of Python to a dataset: rows are written to an Arrow file, which is ingested as any other.
+//! From rows of Python to a dataset: the interpreter's thread hands record batches over, and threads outside it
+//! ingest them meanwhile.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::path::PathBuf;
+use std::io;
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
 
 use arrow::array::{
-    ArrayData, ArrayRef, BooleanArray, FixedSizeListArray, LargeBinaryArray, LargeStringArray, RecordBatch,
-    make_array,
+    Array, ArrayData, ArrayRef, BooleanArray, FixedSizeListArray, LargeBinaryBuilder, LargeStringBuilder,
+    RecordBatch, make_array,
 };
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use arrow::ipc::writer::FileWriter;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
 use serde_json::json;
-use shardd_ingest::{Ingest, IngestConfig, Links, Mix, NoProgress, Resources, Source};
-use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog};
+use shardd_ingest::{Ingest, IngestConfig, Mix, NoProgress, Resources, Source};
+use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardfmt::{ByteSize, DatasetName, Message, Operation};
 
 use crate::errors;
 use crate::store::{Place, Store};
 
-/// An Arrow file in the making.
-#[pyclass(frozen, module = "shardd._native")]
-pub(crate) struct Rows {
-    schema: SchemaRef,
-    columns: Vec<Kind>,
-    writer: Mutex<Option<FileWriter<File>>>,
-}
+/// Batches that wait for the threads that ingest them.
+const WAITING: usize = 2;
 
 /// Name, type, shape of a value, names of classes.
 type ColumnOf = (String, String, Option<Vec<usize>>, Option<Vec<String>>);
@@ -43,25 +41,48 @@ enum Kind {
     },
 }
 
-/// The values of one column of some rows.
-#[derive(FromPyObject)]
-pub(crate) enum Values {
-    /// Numbers one after the other, as they lie in memory.
-    Tensor(#[pyo3(from_py_with = owned_bytes)] Vec<u8>),
-    Text(Vec<String>),
-    Bytes(Vec<Vec<u8>>),
-}
-
-fn owned_bytes(value: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
-    Ok(value.cast::<pyo3::types::PyBytes>()?.as_bytes().to_vec())
+/// An ingest of rows of Python, under way in threads of its own.
+#[pyclass(frozen, module = "shardd._native")]
+pub(crate) struct Rows {
+    schema: SchemaRef,
+    columns: Vec<Kind>,
+    /// Where batches go, until the last; `None` stands for the end of the rows.
+    batches: Mutex<Option<SyncSender<Option<RecordBatch>>>>,
+    /// Returns the version.
+    ingest: Mutex<Option<JoinHandle<PyResult<String>>>>,
 }
 
 #[pymethods]
 impl Rows {
-    /// Columns are `(name, type, shape)`: types as NumPy writes them, `bytes` or `text`; the shape of a value, `None` for one
-    /// number; and the names of the classes that a column of labels has.
+    /// Begins an ingest into a dataset of a store, as `shardctl ingest` does. Columns are `(name, type, shape)`: types as NumPy
+    /// writes them, `bytes` or `text`; the shape of a value, `None` for one number; and the names of the classes that a column
+    /// of labels has. `mix` is `random`, `sequential` or the name of the column to stratify by.
     #[new]
-    fn new(path: PathBuf, columns: Vec<ColumnOf>) -> PyResult<Self> {
+    #[pyo3(signature = (store, name, columns, *, mix="random", seed=0, shard_size=None, message=""))]
+    fn new(
+        store: &Store,
+        name: &str,
+        columns: Vec<ColumnOf>,
+        mix: &str,
+        seed: u64,
+        shard_size: Option<&str>,
+        message: &str,
+    ) -> PyResult<Self> {
+        let Place::Store(place) = &store.place else {
+            return Err(PyValueError::new_err(
+                "give a directory or the URL of a store to put a dataset into",
+            ));
+        };
+        let name: DatasetName = name.parse().map_err(|error| errors::value(&error))?;
+        let message: Message = message.parse().map_err(|error| errors::value(&error))?;
+        let shard_size =
+            shard_size.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
+        let mix = match mix {
+            "random" => Mix::Random,
+            "sequential" => Mix::Sequential,
+            column => Mix::Stratified(column.to_owned()),
+        };
+        let config = IngestConfig { mix, seed, shard_size, ..IngestConfig::default() };
         let mut fields = Vec::new();
         let mut kinds = Vec::new();
         for (name, kind, shape, classes) in columns {
@@ -74,29 +95,104 @@ impl Rows {
             kinds.push(kind);
         }
         let schema = Arc::new(Schema::new(fields));
-        let file = File::create(&path)?;
-        let writer = FileWriter::try_new(file, &schema).map_err(|error| errors::value(&error))?;
-        Ok(Self { schema, columns: kinds, writer: Mutex::new(Some(writer)) })
+        let (batches, given) = sync_channel(WAITING);
+        let source = Source::of_batches("rows", Arc::clone(&schema), Given(given), &config)
+            .map_err(|error| errors::value(&error))?;
+        let target = Target { place: place.clone(), name, message };
+        let ingest = thread::Builder::new()
+            .name("ingest".to_owned())
+            .spawn(move || target.ingest(source, &config))
+            .map_err(PyErr::from)?;
+        let (batches, ingest) = (Mutex::new(Some(batches)), Mutex::new(Some(ingest)));
+        Ok(Self { schema, columns: kinds, batches, ingest })
     }
 
-    /// Appends rows, given column by column.
-    fn write(&self, py: Python<'_>, rows: usize, values: Vec<Values>) -> PyResult<()> {
-        py.detach(|| {
-            let columns: Vec<ArrayRef> = (self.columns.iter().zip(self.schema.fields()).zip(values))
-                .map(|((kind, field), values)| array(kind, field, values, rows))
-                .collect::<PyResult<_>>()?;
-            let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns)
-                .map_err(|error| errors::value(&error))?;
-            let mut writer = self.writer.lock().expect("no panic while held");
-            let writer = writer.as_mut().ok_or_else(|| PyRuntimeError::new_err("the file is finished"))?;
-            writer.write(&batch).map_err(|error| errors::value(&error))
-        })
+    /// Appends rows, given column by column: numbers as a buffer of bytes, `bytes` and `str` as lists.
+    ///
+    /// # Errors
+    /// Values that do not fit their columns; the error of an ingest that failed meanwhile.
+    fn write(&self, py: Python<'_>, rows: usize, values: Vec<Bound<'_, PyAny>>) -> PyResult<()> {
+        let columns: Vec<ArrayRef> = (self.columns.iter().zip(self.schema.fields()).zip(values))
+            .map(|((kind, field), values)| array(kind, field, &values, rows))
+            .collect::<PyResult<_>>()?;
+        let batch =
+            RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(|error| errors::value(&error))?;
+        self.send(py, Some(batch))
     }
 
-    /// Ends the file.
-    fn finish(&self) -> PyResult<()> {
-        let writer = self.writer.lock().expect("no panic while held").take();
-        writer.map_or(Ok(()), |mut writer| writer.finish()).map_err(|error| errors::value(&error))
+    /// Ends the rows, and waits until they are ingested; the version.
+    ///
+    /// # Errors
+    /// Those of the ingest; nothing is committed then.
+    fn finish(&self, py: Python<'_>) -> PyResult<String> {
+        self.send(py, None)?;
+        self.end(py)
+    }
+
+    /// Ends an ingest without its last rows: nothing is committed.
+    fn abandon(&self, py: Python<'_>) {
+        // Why it ends is known to its caller.
+        let _ = self.end(py);
+    }
+}
+
+impl Rows {
+    fn send(&self, py: Python<'_>, batch: Option<RecordBatch>) -> PyResult<()> {
+        let batches = self.batches.lock().expect("no panic while held").clone();
+        let batches = batches.ok_or_else(|| PyRuntimeError::new_err("the rows have ended"))?;
+        if py.detach(|| batches.send(batch)).is_ok() {
+            return Ok(());
+        }
+        drop(batches);
+        // The ingest takes no more: it has failed.
+        self.end(py).map(drop)
+    }
+
+    fn end(&self, py: Python<'_>) -> PyResult<String> {
+        drop(self.batches.lock().expect("no panic while held").take());
+        let ingest = self.ingest.lock().expect("no panic while held").take();
+        let ingest = ingest.ok_or_else(|| PyRuntimeError::new_err("the rows have ended"))?;
+        py.detach(|| ingest.join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+/// The batches on the side of the ingest.
+struct Given(Receiver<Option<RecordBatch>>);
+
+impl Iterator for Given {
+    type Item = io::Result<RecordBatch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let given = self.0.recv().map_err(|_| io::Error::other("the rows ended early"));
+        given.transpose()
+    }
+}
+
+/// Where the rows go.
+struct Target {
+    place: StorePlace,
+    name: DatasetName,
+    message: Message,
+}
+
+impl Target {
+    fn ingest(self, source: Source, config: &IngestConfig) -> PyResult<String> {
+        let failed =
+            |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
+        let resources = Resources::threads(thread::available_parallelism().map_or(1, usize::from));
+        let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
+        let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
+        let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
+        let read =
+            Ingest::read(source, config, &[], &resources, &NoProgress).map_err(|error| failed(&error))?;
+        let written = read
+            .write(config.shard_size, &CatalogStore(&catalog), &NoProgress)
+            .map_err(|error| failed(&error))?;
+        let manifest = written.manifests()[0].clone();
+        let note = CommitNote { operation: Operation::INGEST, message: self.message };
+        catalog.commit(&self.name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;
+        written.finish();
+        Ok(manifest.id().to_string())
     }
 }
 
@@ -141,19 +237,34 @@ fn column(name: &str, kind: &str, shape: Option<Vec<usize>>) -> PyResult<(Field,
     Ok((field, Kind::Tensor { item, width: Some(width) }))
 }
 
-fn array(kind: &Kind, field: &Field, values: Values, rows: usize) -> PyResult<ArrayRef> {
+/// The values of one column of some rows.
+fn array(kind: &Kind, field: &Field, values: &Bound<'_, PyAny>, rows: usize) -> PyResult<ArrayRef> {
     let refuse =
         || PyValueError::new_err(format!("column {:?} has values of more than one type", field.name()));
-    Ok(match (kind, values) {
-        (Kind::Bytes, Values::Bytes(values)) => Arc::new(LargeBinaryArray::from_iter_values(values)),
-        (Kind::Text, Values::Text(values)) => Arc::new(LargeStringArray::from_iter_values(values)),
-        (Kind::Tensor { item: DataType::Boolean, width: None }, Values::Tensor(bytes)) => {
-            Arc::new(BooleanArray::from(bytes.iter().map(|byte| *byte != 0).collect::<Vec<_>>()))
+    let array: ArrayRef = match kind {
+        Kind::Bytes => {
+            let values: Vec<Bound<'_, PyBytes>> = values.extract()?;
+            let bytes = values.iter().map(|value| value.as_bytes().len()).sum();
+            let mut array = LargeBinaryBuilder::with_capacity(values.len(), bytes);
+            values.iter().for_each(|value| array.append_value(value.as_bytes()));
+            Arc::new(array.finish())
         }
-        (Kind::Tensor { item, width }, Values::Tensor(bytes)) => {
+        Kind::Text => {
+            let values: Vec<Bound<'_, PyString>> = values.extract()?;
+            let mut array = LargeStringBuilder::new();
+            for value in &values {
+                array.append_value(value.to_str()?);
+            }
+            Arc::new(array.finish())
+        }
+        Kind::Tensor { item, width } => {
+            let bytes = PyBuffer::<u8>::get(values)?.to_vec(values.py())?;
             let count = rows * width.unwrap_or(1);
-            if bytes.len() != count * item.primitive_width().unwrap_or(0) {
+            if bytes.len() != count * item.primitive_width().unwrap_or(1) {
                 return Err(refuse());
+            }
+            if *item == DataType::Boolean {
+                return Ok(Arc::new(BooleanArray::from_iter(bytes.iter().map(|byte| Some(*byte != 0)))));
             }
             let data = ArrayData::builder(item.clone())
                 .len(count)
@@ -168,60 +279,6 @@ fn array(kind: &Kind, field: &Field, values: Values, rows: usize) -> PyResult<Ar
                 _ => items,
             }
         }
-        // An empty list is a list of anything.
-        (Kind::Bytes, Values::Text(values)) if values.is_empty() => {
-            Arc::new(LargeBinaryArray::from_iter_values([[0u8; 0]; 0]))
-        }
-        _ => return Err(refuse()),
-    })
-}
-
-/// Ingests files into a dataset of a store, as `shardctl ingest` does, and returns the version. `mix` is `random`,
-/// `sequential` or the name of the column to stratify by.
-#[pyfunction]
-#[pyo3(signature = (store, name, paths, *, mix="random", seed=0, shard_size=None, message=""))]
-#[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
-pub(crate) fn ingest(
-    py: Python<'_>,
-    store: &Store,
-    name: &str,
-    paths: Vec<PathBuf>,
-    mix: &str,
-    seed: u64,
-    shard_size: Option<&str>,
-    message: &str,
-) -> PyResult<String> {
-    let Place::Store(place) = &store.place else {
-        return Err(PyValueError::new_err("give a directory or the URL of a store to put a dataset into"));
     };
-    let name: DatasetName = name.parse().map_err(|error| errors::value(&error))?;
-    let message: Message = message.parse().map_err(|error| errors::value(&error))?;
-    let shard_size =
-        shard_size.map(str::parse::<ByteSize>).transpose().map_err(|error| errors::value(&error))?;
-    let mix = match mix {
-        "random" => Mix::Random,
-        "sequential" => Mix::Sequential,
-        column => Mix::Stratified(column.to_owned()),
-    };
-    let config = IngestConfig { mix, seed, shard_size, ..IngestConfig::default() };
-    py.detach(|| {
-        let failed =
-            |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
-        let resources = Resources::threads(std::thread::available_parallelism().map_or(1, usize::from));
-        let inputs = shardd_inputs::open(&paths, None, Links::Within).map_err(|error| failed(&error))?;
-        let source = resources.install(|| Source::new(inputs, &config)).map_err(|error| failed(&error))?;
-        let source = source.map_err(|error| failed(&error))?;
-        let catalog = LocalCatalog::open_to_fill(place).map_err(|error| errors::catalog(&error))?;
-        let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
-        let before = datasets.iter().find(|info| info.name == name).map(|info| info.version);
-        let read =
-            Ingest::read(source, &config, &[], &resources, &NoProgress).map_err(|error| failed(&error))?;
-        let written =
-            read.write(shard_size, &CatalogStore(&catalog), &NoProgress).map_err(|error| failed(&error))?;
-        let manifest = written.manifests()[0].clone();
-        let note = CommitNote { operation: Operation::INGEST, message };
-        catalog.commit(&name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;
-        written.finish();
-        Ok(manifest.id().to_string())
-    })
+    if array.len() == rows { Ok(array) } else { Err(refuse()) }
 }

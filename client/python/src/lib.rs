@@ -24,7 +24,7 @@ mod native {
     #[pymodule_export]
     use super::exchange::{exchanged, moves};
     #[pymodule_export]
-    use super::ingest::{Rows, ingest};
+    use super::ingest::Rows;
     #[pymodule_export]
     use super::loader::{Loader, Step};
     #[pymodule_export]

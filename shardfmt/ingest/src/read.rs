@@ -100,7 +100,9 @@ impl Ingest {
         let codec = RowCodec::new(source.schema().clone())
             .map_err(|error| canonical::row_error(source.path(), error))?;
         let pool = resources.pool(0)?;
-        let (work, left) = Work::open(resources.work.as_deref(), &name(&source, config, &takes))?;
+        // Rows in no file cannot be requested again, so there is nothing to continue.
+        let kept = resources.work.as_deref().filter(|_| source.bytes().is_some());
+        let (work, left) = Work::open(kept, &name(&source, config, &takes))?;
         let Left { read, shards: stored } = left;
         if let Some(read) = &read {
             progress.resumed(read.rows, stored.len() as u64);
@@ -222,7 +224,9 @@ impl<'r> Reading<'r> {
         let limit = share / takes.len() as u64;
         let memory = resources.memory;
         let begin = |(index, take): (usize, &Option<HashRange>)| {
-            let expected = source.bytes().saturating_mul(EXPANSION) / takes.len() as u64;
+            // Of rows in no file any number may come: they get as many buckets as there can be.
+            let expected = source.bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(EXPANSION));
+            let expected = expected / takes.len() as u64;
             let buckets = match config.mix {
                 Mix::Random => Buckets::spread(expected, memory),
                 Mix::Sequential | Mix::Stratified(_) => Buckets::as_they_come(memory),

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from . import _native
 
-_ROWS = 1024
-_BYTES = 64 << 20
+# Rows and bytes of a record batch.
+_ROWS = 8192
+_BYTES = 16 << 20
 
 
 def from_iter(
@@ -30,13 +29,17 @@ def from_iter(
     A row is a dict of numbers, arrays, tensors, pictures (PIL), ``bytes`` and ``str``. The first row decides the columns, and the
     type and shape that a column has in all rows. ``mix`` is the order of the samples in the store: ``"random"``,
     ``"sequential"``, or the name of a column whose values are spread evenly over the shards. ``classes`` names the classes of
-    columns of labels. Rows are collected in a temporary file (``TMPDIR``), so they may exceed the memory.
+    columns of labels. Rows that memory does not hold lie in temporary files (``TMPDIR``) meanwhile.
+
+    A value is copied when its row comes, so ``rows`` may use one array again for the next row. If ``rows`` raises, nothing is
+    committed, and the exception is yours.
     """
     store = _native.Store(out, **(storage_options or {}))
-    with tempfile.TemporaryDirectory(prefix="shardd-") as directory:
-        path = os.path.join(directory, "rows.arrow")
-        _write(path, rows, classes or {})
-        return _native.ingest(store, name, [path], mix=mix, seed=seed, shard_size=shard_size, message=message)
+
+    def begin(columns: Sequence[_Column]) -> _native.Rows:
+        return _native.Rows(store, name, columns, mix=mix, seed=seed, shard_size=shard_size, message=message)
+
+    return _write(begin, rows, classes or {})
 
 
 def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] = ("image", "label"), **how: Any) -> str:
@@ -78,58 +81,81 @@ def from_hf(dataset: Any, out: str, *, name: str, **how: Any) -> str:
     return from_iter(rows, out, name=name, **how)
 
 
-def _write(path: str, rows: Iterable[Mapping[str, Any]], classes: Mapping[str, Sequence[str]]) -> None:
+# Name, type, shape of a value (``None``: one number), names of classes.
+_Column = tuple[str, str, Sequence[int] | None, Sequence[str] | None]
+
+
+def _write(
+    begin: Callable[[Sequence[_Column]], _native.Rows],
+    rows: Iterable[Mapping[str, Any]],
+    classes: Mapping[str, Sequence[str]],
+) -> str:
     import numpy as np
 
     writer: _native.Rows | None = None
     kinds: dict[str, tuple[str, tuple[int, ...] | None]] = {}
-    waiting: dict[str, list[Any]] = {}
-    count = total = size = 0
+    # Of columns of numbers an array with a row for each value, of others a list.
+    waiting: dict[str, Any] = {}
+    most = count = total = size = 0
 
     def flush() -> None:
         nonlocal count, size
         assert writer is not None
-        values = [b"".join(part) if kinds[key][0] not in ("bytes", "text") else part for key, part in waiting.items()]
-        writer.write(count, values)
+        values = (part if isinstance(part, list) else part[:count].reshape(-1).view(np.uint8) for part in waiting.values())
+        writer.write(count, list(values))
         for part in waiting.values():
-            part.clear()
+            if isinstance(part, list):
+                part.clear()
         count = size = 0
 
-    for row in rows:
-        if not isinstance(row, Mapping):
-            raise ValueError(f"row {total} is a {type(row).__name__}: give a dict of values by column")
-        values = {key: _value(value, f"row {total}, column {key!r}", np) for key, value in row.items()}
-        if writer is None:
-            kinds = {key: (kind, shape) for key, (kind, shape, _) in values.items()}
-            unknown = [key for key in classes if key not in kinds]
-            if unknown:
-                raise ValueError(f"classes names column {unknown[0]!r}; there are {', '.join(kinds)}")
-            columns = [(key, kind, shape, classes.get(key)) for key, (kind, shape) in kinds.items()]
-            writer = _native.Rows(path, columns)
-            waiting = {key: [] for key in kinds}
-        if values.keys() != kinds.keys():
-            raise ValueError(f"row {total} has the columns {', '.join(values)}, and the rows before {', '.join(kinds)}")
-        for key, (kind, shape, value) in values.items():
-            if (kind, shape) != kinds[key]:
+    try:
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise ValueError(f"row {total} is a {type(row).__name__}: give a dict of values by column")
+            values = {key: _value(value, f"row {total}, column {key!r}", np) for key, value in row.items()}
+            if writer is None:
+                kinds = {key: (kind, shape) for key, (kind, shape, _) in values.items()}
+                unknown = [key for key in classes if key not in kinds]
+                if unknown:
+                    raise ValueError(f"classes names column {unknown[0]!r}; there are {', '.join(kinds)}")
+                writer = begin([(key, kind, shape, classes.get(key)) for key, (kind, shape) in kinds.items()])
+                fixed = sum(value.nbytes for kind, _, value in values.values() if kind not in ("bytes", "text"))
+                most = max(1, min(_ROWS, _BYTES // max(fixed, 1)))
+                for key, (kind, shape, _) in values.items():
+                    waiting[key] = [] if kind in ("bytes", "text") else np.empty((most, *(shape or ())), dtype=kind)
+            if values.keys() != kinds.keys():
                 raise ValueError(
-                    f"row {total}, column {key!r}: {_shown(kind, shape, np)}, and the rows before have {_shown(*kinds[key], np)}; give "
-                    "all rows one type and shape, or keep the values as bytes"
+                    f"row {total} has the columns {', '.join(values)}, and the rows before {', '.join(kinds)}"
                 )
-            waiting[key].append(value)
-            size += len(value)
-        count += 1
-        total += 1
-        if count == _ROWS or size >= _BYTES:
+            for key, (kind, shape, value) in values.items():
+                if (kind, shape) != kinds[key]:
+                    raise ValueError(
+                        f"row {total}, column {key!r}: {_shown(kind, shape, np)}, and the rows before have "
+                        f"{_shown(*kinds[key], np)}; give all rows one type and shape, or keep the values as bytes"
+                    )
+                part = waiting[key]
+                if kind in ("bytes", "text"):
+                    part.append(value)
+                    size += len(value)
+                else:
+                    part[count] = value
+            count += 1
+            total += 1
+            if count == most or size >= _BYTES:
+                flush()
+        if writer is None:
+            raise ValueError("there are no rows")
+        if count:
             flush()
-    if writer is None:
-        raise ValueError("there are no rows")
-    if count:
-        flush()
-    writer.finish()
+    except BaseException:
+        if writer is not None:
+            writer.abandon()
+        raise
+    return writer.finish()
 
 
 def _value(value: Any, where: str, np: Any) -> tuple[str, tuple[int, ...] | None, Any]:
-    """Its type, its shape, and itself as it is written."""
+    """Its type, its shape, and itself: bytes, text, or an array."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes", None, bytes(value)
     if isinstance(value, str):
@@ -145,8 +171,7 @@ def _value(value: Any, where: str, np: Any) -> tuple[str, tuple[int, ...] | None
             f"{where}: {type(value).__name__} of {array.dtype} cannot be kept: give numbers, arrays, bytes or text"
         )
     kind = array.dtype.newbyteorder("<").str if array.dtype.itemsize > 1 else array.dtype.str
-    array = np.ascontiguousarray(array, dtype=kind)
-    return kind, array.shape if np.ndim(value) else None, array.tobytes()
+    return kind, array.shape if np.ndim(value) else None, array
 
 
 def _shown(kind: str, shape: tuple[int, ...] | None, np: Any) -> str:

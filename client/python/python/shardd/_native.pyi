@@ -156,21 +156,19 @@ class Order:
 
 class Rows:
     def __init__(
-        self, path: str, columns: Sequence[tuple[str, str, Sequence[int] | None, Sequence[str] | None]]
+        self,
+        store: Store,
+        name: str,
+        columns: Sequence[tuple[str, str, Sequence[int] | None, Sequence[str] | None]],
+        *,
+        mix: str = "random",
+        seed: int = 0,
+        shard_size: str | None = None,
+        message: str = "",
     ) -> None: ...
     def write(self, rows: int, values: Sequence[Any]) -> None: ...
-    def finish(self) -> None: ...
-
-def ingest(
-    store: Store,
-    name: str,
-    paths: Sequence[str],
-    *,
-    mix: str = "random",
-    seed: int = 0,
-    shard_size: str | None = None,
-    message: str = "",
-) -> str: ...
+    def finish(self) -> str: ...
+    def abandon(self) -> None: ...
 
 def mixture_virtual_ranks(global_batch: int) -> int: ...
 def data_rank(

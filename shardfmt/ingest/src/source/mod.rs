@@ -7,6 +7,7 @@
 mod alike;
 mod archive;
 mod arrays;
+mod batches;
 mod caught;
 mod cells;
 mod compressed;
@@ -37,6 +38,7 @@ mod wide;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -44,6 +46,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
 use shardfmt::manifest::InputDigest;
 
+use self::batches::BatchSource;
 use self::caught::caught;
 use super::config::OnError;
 use super::error::one_line;
@@ -91,7 +94,8 @@ pub struct Source {
     on_error: OnError,
     /// The unreadable entries among the files, where they are skipped: name and reason.
     unfit: Vec<(String, String)>,
-    bytes: u64,
+    /// The bytes of its files; `None` if there are no files.
+    bytes: Option<u64>,
     /// Changes when the input does, by its metadata.
     stamp: blake3::Hash,
     trouble: Trouble,
@@ -289,7 +293,7 @@ impl Source {
         config.check()?;
         let unfit = left_out(inputs.take_unfit(), config.on_error)?;
         let kind = Kind::of(&inputs, config)?;
-        let (path, bytes) = (inputs.path.clone(), inputs.bytes());
+        let (path, bytes) = (inputs.path.clone(), Some(inputs.bytes()));
         let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
         let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
         let trouble = inputs.trouble.clone();
@@ -309,6 +313,62 @@ impl Source {
             bytes,
             stamp,
             trouble,
+        })
+    }
+
+    /// Takes record batches that a program gives, all with the columns of `schema`, in their order. `name` stands for them in
+    /// messages and in the version's record of its inputs.
+    ///
+    /// They are requested on the thread that reads the source, one after the other and once; only a few megabytes of
+    /// rows wait to be encoded. An error of the iterator ends the ingest with [`IngestError::Read`], and nothing
+    /// is committed. Such an ingest does not continue after a stop.
+    ///
+    /// ```
+    /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let sink = Kept::default();
+    /// use std::sync::Arc;
+    ///
+    /// use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    /// use shardd_ingest::{Ingest, IngestConfig, NoProgress, Resources, Source};
+    ///
+    /// let numbers = |from: i64| Arc::new(Int64Array::from_iter_values(from..from + 100)) as ArrayRef;
+    /// let first = RecordBatch::try_from_iter([("n", numbers(0))])?;
+    /// let schema = first.schema();
+    /// let batches = [Ok(first), Ok(RecordBatch::try_from_iter([("n", numbers(100))])?)];
+    ///
+    /// let config = IngestConfig::default();
+    /// let source = Source::of_batches("numbers", schema, batches.into_iter(), &config)?;
+    /// let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
+    /// assert_eq!(read.write(None, &sink, &NoProgress)?.finish()[0].sample_count(), 200);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// A schema with columns that shards do not hold, and settings that make no sense.
+    pub fn of_batches(
+        name: &str,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = io::Result<RecordBatch>> + Send + 'static,
+        config: &IngestConfig,
+    ) -> Result<Source, IngestError> {
+        config.check()?;
+        let path = PathBuf::from(name);
+        let format = BatchSource::open(name, schema, Box::new(batches))?;
+        let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
+        Ok(Source {
+            path,
+            folder: ".".to_owned(),
+            kind: Kind::Arrow,
+            format: Box::new(format),
+            schema,
+            projection,
+            on_error: config.on_error,
+            unfit: Vec::new(),
+            bytes: None,
+            stamp: blake3::hash(name.as_bytes()),
+            trouble: Trouble::default(),
         })
     }
 
@@ -332,8 +392,8 @@ impl Source {
         self.format.about().rows
     }
 
-    /// The bytes of its files.
-    pub fn bytes(&self) -> u64 {
+    /// The bytes of its files; `None` if its rows lie in no file.
+    pub fn bytes(&self) -> Option<u64> {
         self.bytes
     }
 

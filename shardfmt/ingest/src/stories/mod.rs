@@ -2,6 +2,7 @@
 
 mod archives;
 mod arrow_files;
+mod batches;
 mod cifar;
 mod csv;
 mod damage;
