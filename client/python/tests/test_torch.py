@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import shardd
+from shardd import _native
 from helpers import EVERY, PLAN, SAMPLES, ids, in_ranks, loader
 
 BATCH = 50
@@ -40,6 +41,49 @@ def test_workers_of_a_torch_loader_share_every_epoch_batch_by_batch(store, expec
     assert len(batches) == STEPS
     # Worker w yields the batches w, w + n, ...; PyTorch takes one of each in turn, and so has them in order.
     assert epochs_of(batches, 2) == expected[:2]
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[int]:
+    """An item for each loader of the native part that this process opens."""
+    opened, make = [], _native.Loader
+    monkeypatch.setattr(_native, "Loader", lambda *order, **how: opened.append(1) or make(*order, **how))
+    return opened
+
+
+def test_iterations_without_workers_keep_threads_files_and_memory(store, expected, opened):
+    batches = DataLoader(of(store), batch_size=None)
+    assert epochs_of(batches, 4) == expected
+    assert len(opened) == 1
+
+
+def test_an_early_end_another_epoch_and_a_state_are_right_for_a_loader_that_is_kept(store, expected):
+    dataset = of(store)
+    batches = DataLoader(dataset, batch_size=None)
+    assert [batch["id"].tolist() for batch in itertools.islice(batches, 3)] == expected[0][:3]
+    assert epochs_of(batches, 1) == expected[1:2]
+    dataset.set_epoch(0)
+    assert epochs_of(batches, 2) == expected[:2]
+    for batch in itertools.islice(batches, 4):
+        state = dataset.state_dict()
+    del batch
+    assert epochs_of(batches, 1) == expected[3:4]
+    dataset.load_state_dict(state)
+    assert epochs_of(batches, 2) == [expected[2][4:], expected[3]]
+
+
+def test_two_loops_over_one_dataset_read_two_epochs(store, expected):
+    batches = DataLoader(of(store), batch_size=None)
+    both = [(one["id"].tolist(), other["id"].tolist()) for one, other in zip(batches, batches)]
+    assert both == list(zip(expected[0], expected[1]))
+    assert epochs_of(batches, 1) == expected[2:3]
+
+
+def test_persistent_workers_keep_their_turn_whatever_the_number_of_steps(store, expected):
+    """21 steps: 3 workers begin each epoch with the steps of their own number, and 2 have to find them again."""
+    for workers in (2, 3):
+        batches = DataLoader(of(store), batch_size=None, num_workers=workers, persistent_workers=True)
+        assert epochs_of(batches, 4) == expected
 
 
 def test_each_worker_yields_the_batches_of_its_own_number(store, expected):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
@@ -148,6 +150,8 @@ class StreamingDataset:
         self._resumed: tuple[int, int] | None = None
         # The epoch that was last begun, and what reads it.
         self._reading: tuple[int, DataLoader] | None = None
+        # The settings and the loader of an iteration that is over, with its threads, files and memory.
+        self._idle: tuple[tuple[Any, ...], DataLoader] | None = None
 
     def _of_mixture(self, mixture: Mixture) -> None:
         self.name, self.version, self.partitions = mixture.name, None, max(mixture.partitions)
@@ -233,8 +237,6 @@ class StreamingDataset:
 
     def __iter__(self) -> Iterator[Any]:
         _refuse_foreign("iterate over")
-        from ._loader import DataLoader
-
         worker = _worker()
         if worker is not None and self.batch_size is None:
             raise RuntimeError(
@@ -243,19 +245,41 @@ class StreamingDataset:
             )
         self._iterations += 1
         begin = self._epoch.begin(self._iteration(worker), worker[0] if worker else 0)
+        settings, loader = self._loader(worker)
+        epoch, position = self._resumed or begin
+        loader._begin_at(epoch, position)
+        self._resumed, self._reading = None, (epoch, loader)
+        batches = iter(loader)
+        return self._kept(settings, loader, batches if self.batch_size is not None else _samples(loader, batches))
+
+    def _loader(self, worker: tuple[int, int, int] | None) -> tuple[tuple[Any, ...], DataLoader]:
+        """The loader of an iteration that is over, which has read ahead into the next epoch; or another one, if none is idle or
+        settings have changed. With its settings."""
+        from ._loader import DataLoader
+
+        turn = worker[:2] if worker else (0, 1)
+        settings = (os.getpid(), turn, self.ranks, self.batch_size, self.virtual_ranks, self._taken, self.shuffle)
+        idle, self._idle = self._idle, None
+        if idle is not None and idle[0] == settings:
+            return idle
         loader = DataLoader(
             self,
             batch_size=self.batch_size or 64,
             num_workers=1 if worker else 2,
             # Workers are in no process group.
             check_ranks=worker is None,
-            _turn=worker[:2] if worker else (0, 1),
+            _turn=turn,
             _may_be_unequal=self.batch_size is None,
         )
-        epoch, position = self._resumed or begin
-        loader._begin_at(epoch, position)
-        self._resumed, self._reading = None, (epoch, loader)
-        return iter(loader) if self.batch_size is not None else _samples(loader)
+        return settings, loader
+
+    def _kept(self, settings: tuple[Any, ...], loader: DataLoader, batches: Generator[Any]) -> Iterator[Any]:
+        """The batches. At their end, or when no more are wanted, the loader is idle."""
+        try:
+            with closing(batches):
+                yield from batches
+        finally:
+            self._idle = settings, loader
 
     def _iteration(self, worker: tuple[int, int, int] | None) -> tuple[int, int]:
         """What all workers of an iteration have in common, and no other iteration."""
@@ -298,7 +322,7 @@ class StreamingDataset:
         loader = DataLoader(self, batch_size=self.batch_size or 64, _may_be_unequal=self.batch_size is None)
         loader._take(Taken(read.virtual_ranks))
         self._taken = loader._taken
-        self._reading = None
+        self._reading = self._idle = None
         if worker is None:
             self._epoch.set(read.epoch, read.position)
         else:
@@ -320,7 +344,7 @@ class StreamingDataset:
         state = self.__dict__.copy()
         state.pop("_store", None)
         state["_samples_by_number"] = None
-        state["_reading"] = None
+        state["_reading"] = state["_idle"] = None
         # A worker is in no process group.
         if state["_given_ranks"][0] is None and (here := Ranks.of_group()) is not None:
             state["_given_ranks"] = (here.rank, here.world, *self._given_ranks[2:])
@@ -416,8 +440,8 @@ def _there_are(names: list[str]) -> str:
     return f"there are {', '.join(names)}" if len(names) > 1 else f"there is {names[0]}"
 
 
-def _samples(loader: DataLoader) -> Iterator[dict[str, Any]]:
-    for batch in loader:
+def _samples(loader: DataLoader, batches: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
         if not loader.weight:
             continue  # a stand-in, of a sample that another rank has
         for values in zip(*batch.values()):

@@ -32,6 +32,10 @@ _FOREIGN = {
 }
 
 
+# Where no iteration begins.
+_NOWHERE = (-1, 0)
+
+
 class DataLoader:
     """Yields the micro-batches of a rank as dicts of tensors, in the order of the dataset's plan.
 
@@ -467,9 +471,18 @@ class DataLoader:
             raise
         if step is None or step.epoch != epoch:
             self._pending = step
+            self._native_at = self._native_after(epoch)
             return None
-        self._native_at = step.next
+        self._native_at = step.next if step.next[0] == epoch else self._native_after(epoch, step.next)
         return step
+
+    def _native_after(self, epoch: int, following: tuple[int, int] | None = None) -> tuple[int, int]:
+        """Where the threads continue after an epoch. With turns, they take each n-th step of all epochs. So they are at their turn
+        in the next epoch only if n divides the steps of one."""
+        turn, turns = self._turn
+        if turns == 1:
+            return following or self._native_at
+        return (epoch + 1, turn * self.global_batch_size) if self._steps() % turns == 0 else _NOWHERE
 
     def _pins(self) -> _device.Pinned | None:
         if not self.pin_memory:
