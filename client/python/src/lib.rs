@@ -12,6 +12,7 @@ mod mixture;
 mod order;
 mod ranks;
 mod samples;
+mod shared;
 mod store;
 mod tensor;
 
@@ -35,6 +36,8 @@ mod native {
     use super::ranks::{data_rank, mixture_virtual_ranks};
     #[pymodule_export]
     use super::samples::Samples;
+    #[pymodule_export]
+    use super::shared::SharedBlocks;
     #[pymodule_export]
     use super::store::Store;
 }

@@ -15,12 +15,14 @@ use shardd_client::fork::Own;
 use shardd_client::loader::{
     self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next,
 };
+use shardfmt::row::Memory;
 use shardfmt::{ByteSize, PlanId};
 
 use crate::column::Column;
 use crate::errors;
 use crate::memory::TorchMemory;
 use crate::mixture::Mixture;
+use crate::shared::SharedBlocks;
 use crate::store::{Place, Store, parse};
 
 /// How long the interpreter is kept from checks for an interrupt.
@@ -75,7 +77,7 @@ pub(crate) struct Step {
 impl Loader {
     #[new]
     #[pyo3(signature = (order, *, batch_size=None, global_batch_size=None, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, limit=None, epoch=0, position=0, stride=1,
-                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, allocate=None))]
+                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, allocate=None, shared=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
         py: Python<'_>,
@@ -98,6 +100,7 @@ impl Loader {
         cache_limit: Option<&str>,
         run: Option<&str>,
         allocate: Option<Py<PyAny>>,
+        shared: Option<Py<SharedBlocks>>,
     ) -> PyResult<Self> {
         let batch = BatchSize::new(batch_size, global_batch_size).map_err(|error| errors::value(&error))?;
         let mut config = LoaderConfig::following(order.follow(run)?, batch);
@@ -125,7 +128,15 @@ impl Loader {
         config.limit = limit;
         config.cache = cache(cache_dir, cache_limit)?;
         let memory = allocate.map(TorchMemory::new);
-        let opened = open(py, config, memory.clone())?;
+        let opened = open(
+            py,
+            config,
+            match (&memory, shared) {
+                (Some(memory), _) => Some(Box::new(memory.clone())),
+                (None, Some(shared)) => Some(Box::new(shared.get().memory())),
+                (None, None) => None,
+            },
+        )?;
         Ok(Self {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.steps().sample_count,
@@ -217,13 +228,17 @@ pub(crate) fn cache(dir: Option<PathBuf>, limit: Option<&str>) -> PyResult<Cache
 }
 
 /// Opens it on a thread of its own: a store out of reach is asked for a minute, and the user may not want to wait that long.
-fn open(py: Python<'_>, config: LoaderConfig, memory: Option<TorchMemory>) -> PyResult<loader::Loader> {
+fn open(
+    py: Python<'_>,
+    config: LoaderConfig,
+    memory: Option<Box<dyn Memory + Send + Sync>>,
+) -> PyResult<loader::Loader> {
     let (give, opened) = sync_channel(1);
     let opened = Mutex::new(opened);
     // No caller takes it after an interruption.
     let work = move || {
         drop(give.send(match memory {
-            Some(memory) => loader::Loader::open_into(config, Box::new(memory)),
+            Some(memory) => loader::Loader::open_into(config, memory),
             None => loader::Loader::open(config),
         }));
     };

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _formats, _native
 from ._epochs import SharedEpoch
 from ._ranks import Ranks, Taken, place_in
+from ._shared import SharedBatches
 from ._state import State, StateMismatch
 from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
 
@@ -145,6 +146,7 @@ class StreamingDataset:
                 raise ValueError(f"no column {column!r}; there are {', '.join(self._schema)}")
         self._samples_by_number: _native.Samples | None = None
         self._epoch = SharedEpoch()
+        self._batches = SharedBatches()
         self._iterations = 0
         # Of a worker: where it continues.
         self._resumed: tuple[int, int] | None = None
@@ -270,6 +272,7 @@ class StreamingDataset:
             check_ranks=worker is None,
             _turn=turn,
             _may_be_unequal=self.batch_size is None,
+            _memory=self._batches.hand_over() if worker else None,
         )
         return settings, loader
 

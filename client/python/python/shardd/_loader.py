@@ -88,6 +88,7 @@ class DataLoader:
         check_ranks: bool = True,
         _turn: tuple[int, int] = (0, 1),
         _may_be_unequal: bool = False,
+        _memory: _native.SharedBlocks | None = None,
         **foreign: Any,
     ) -> None:
         for name in foreign:
@@ -138,6 +139,8 @@ class DataLoader:
         # Single samples need no equal number of batches.
         self._may_be_unequal = _may_be_unequal
         self._turn = _turn
+        # Of a worker: what its batches are gathered into, for another process.
+        self._memory = _memory
         # Where the next iteration begins; `_inside` if the one before it ended early, and this epoch is not begun again.
         self._cursor = (0, 0)
         self._inside = False
@@ -511,6 +514,7 @@ class DataLoader:
                 threads=self._threads,
                 read_ahead=self._ahead,
                 allocate=pinned.allocate if pinned is not None and not self._has_work() else None,
+                shared=self._memory,
             )
             self._native_at = (epoch, position)
         return self._native
@@ -580,5 +584,5 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_native"] = state["_pending"] = state["_last"] = state["_processes"] = None
+        state["_native"] = state["_pending"] = state["_last"] = state["_processes"] = state["_memory"] = None
         return state

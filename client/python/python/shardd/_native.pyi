@@ -75,6 +75,7 @@ class Loader:
         cache_limit: str | None = None,
         run: str | None = None,
         allocate: Callable[[int], Any] | None = None,
+        shared: SharedBlocks | None = None,
     ) -> None: ...
     def next(self) -> Step | None: ...
     def close(self) -> None: ...
@@ -116,6 +117,20 @@ class Store:
     def describe_plan(self, id: str, world: int, global_batch: int | None = None) -> tuple[str, int, int, int]: ...
     def full_grains(self, plan: str) -> int:
         """The grains of a plan that have all their rows: the most partitions for grains of that size."""
+
+class SharedBlocks:
+    """Blocks of memory that several processes have mapped."""
+
+    def __init__(self, map: Any) -> None: ...
+    def send(self, address: int, len: int) -> tuple[int, int] | None:
+        """Of bytes of a tensor, for a message: the number of their block, and where in it they begin."""
+    def receive(self, number: int) -> Column:
+        """The bytes of the block of a message, once."""
+    def surplus(self, keep: int) -> list[tuple[int, int, int]]:
+        """Claims the free blocks beyond ``keep`` that have pages to give back: number, offset in the memory, and bytes."""
+    def release(self, number: int) -> None: ...
+    def counts(self) -> tuple[int, int]:
+        """All blocks, and those in use."""
 
 class Mixture:
     def __init__(

@@ -1,0 +1,138 @@
+"""Batches of workers of PyTorch's loader, handed over in shared memory."""
+
+from __future__ import annotations
+
+import mmap
+import multiprocessing
+import os
+import weakref
+from collections.abc import Sequence
+from multiprocessing import reduction
+from multiprocessing.context import get_spawning_popen
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+
+if TYPE_CHECKING:
+    import torch
+
+# Room for blocks. The file takes memory only for the pages that were written.
+_SIZE = 1 << 34
+# Free blocks that keep their pages.
+_KEPT = 16
+
+
+class SharedBatches:
+    """Memory that the process which made a dataset shares with its workers, forked or spawned.
+
+    PyTorch copies each tensor of a worker into new shared memory, and sends a descriptor of it through a socket. Here the worker
+    gathers its batches into this memory, which all processes have from the beginning, and sends the numbers of blocks. A block is
+    used again when the last tensor of it is gone. The memory has no name, and is gone with the last process that has it.
+    """
+
+    def __init__(self) -> None:
+        self._take(os.memfd_create("shardd-batches"), os.getpid())
+        try:
+            os.ftruncate(self._file.fileno(), _SIZE)
+        except OSError:
+            self._is_refused = True  # a limit on files: PyTorch hands the batches over
+
+    def _take(self, descriptor: int, maker: int) -> None:
+        self._file = open(descriptor, "r+b", buffering=0)
+        self._maker = maker
+        self._mapped: tuple[mmap.mmap, _native.SharedBlocks] | None = None
+        self._is_refused = False
+        # The same in all processes, and different for each memory.
+        self._token = os.fstat(descriptor).st_ino
+        _known[self._token] = self
+
+    def _map(self) -> tuple[mmap.mmap, _native.SharedBlocks] | None:
+        if self._mapped is None and not self._is_refused:
+            try:
+                memory = mmap.mmap(self._file.fileno(), _SIZE)
+            except OSError:
+                self._is_refused = True  # a limit on addresses
+            else:
+                self._mapped = memory, _native.SharedBlocks(memory)
+        return self._mapped
+
+    def hand_over(self) -> _native.SharedBlocks | None:
+        """In a worker: tensors that are sent from now on go through this memory. Gives the memory for batches; `None` if the process
+        that receives them does not have it."""
+        parent = multiprocessing.parent_process()
+        if parent is None or parent.pid != self._maker or (mapped := self._map()) is None:
+            return None
+        import torch
+
+        _sending[0] = self
+        reduction.ForkingPickler.register(torch.Tensor, _reduce)
+        return mapped[1]
+
+    def send(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
+        """The tensor as a message; `None` if it is to go PyTorch's way."""
+        import torch
+
+        if (
+            (mapped := self._mapped) is None
+            or (tensor.device.type, tensor.layout) != ("cpu", torch.strided)
+            # Memory of the user's that other processes have, too, is to stay the same.
+            or tensor.is_shared()
+            or tensor.requires_grad
+            or tensor.is_quantized
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or not tensor.numel()
+        ):
+            return None
+        shape, strides, width = tuple(tensor.shape), tensor.stride(), tensor.element_size()
+        span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
+        if span > 2 * tensor.numel() or (found := mapped[1].send(tensor.data_ptr(), span * width)) is None:
+            return None
+        number, offset = found
+        return self._token, number, offset // width, tensor.dtype, shape, strides
+
+    def receive(self, number: int, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+        """The tensor of a message."""
+        import torch
+
+        memory, blocks = self._map() or _refuse()
+        block = torch.from_dlpack(blocks.receive(number))
+        for free, start, size in blocks.surplus(_KEPT):
+            memory.madvise(mmap.MADV_REMOVE, start, size)
+            blocks.release(free)
+        return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), offset, shape, strides)
+
+    def __getstate__(self) -> Any:
+        return (reduction.DupFd(self._file.fileno()), self._maker) if get_spawning_popen() is not None else ()
+
+    def __setstate__(self, state: Any) -> None:
+        if state:
+            self._take(state[0].detach(), state[1])
+        else:
+            self.__init__()
+
+
+# The memories of this process, by what messages call them.
+_known: weakref.WeakValueDictionary[int, SharedBatches] = weakref.WeakValueDictionary()
+# That of a worker. It keeps it for as long as messages may be on their way.
+_sending: list[SharedBatches | None] = [None]
+
+
+def _reduce(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What the queues of a worker send of a tensor."""
+    from torch.multiprocessing.reductions import reduce_tensor
+
+    batches = _sending[0]
+    message = batches.send(tensor) if batches is not None else None
+    return (_receive, message) if message is not None else reduce_tensor(tensor)
+
+
+def _receive(token: int, *message: Any) -> torch.Tensor:
+    return (_known.get(token) or _refuse()).receive(*message)
+
+
+def _refuse() -> Any:
+    raise RuntimeError(
+        "a batch of a worker has reached a process that does not have the memory of its StreamingDataset: keep the dataset until the "
+        "last batch, and receive batches in the process that made it"
+    )
