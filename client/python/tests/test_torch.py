@@ -1,5 +1,6 @@
 """Inside the loaders of PyTorch and torchdata, and in a process group."""
 
+import copy
 import itertools
 import json
 import multiprocessing
@@ -7,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import shardd
@@ -149,6 +150,7 @@ def test_a_state_of_any_loader_is_gone_on_with_by_workers(store, expected, worke
 def test_samples_are_given_without_workers_and_refused_with_them(store):
     dataset = shardd.StreamingDataset(store, **PLAN)
     assert isinstance(dataset, IterableDataset) and not isinstance(3, IterableDataset)
+    assert isinstance(dataset, Dataset) and isinstance(dataset, shardd.StreamingDataset)
     assert sorted(ids(DataLoader(dataset, batch_size=10))) == EVERY
     with pytest.raises(RuntimeError, match="make it with batch_size=.*batch_size=None.*shardd.DataLoader"):
         list(DataLoader(dataset, batch_size=10, num_workers=2))
@@ -156,6 +158,19 @@ def test_samples_are_given_without_workers_and_refused_with_them(store):
         DataLoader(dataset, shuffle=True)
     with pytest.raises(RuntimeError, match="cannot say which of them were used"):
         dataset.state_dict()
+
+
+class Named(shardd.StreamingDataset):
+    """A user's own."""
+
+
+def test_a_copy_of_a_dataset_has_its_type_and_is_one_of_pytorchs(store, expected):
+    for kind in (shardd.StreamingDataset, Named):
+        dataset = kind(store, batch_size=BATCH, **PLAN)
+        for again in (pickle.loads(pickle.dumps(dataset)), copy.copy(dataset)):
+            assert type(again) is kind and isinstance(again, Dataset) and isinstance(again, kind)
+            assert epochs_of(again, 1) == expected[:1]
+        assert isinstance(dataset, Named) == (kind is Named)
 
 
 @pytest.mark.parametrize("workers, persistent", [(0, False), (1, False), (2, False), (3, False), (1, True), (3, True)])

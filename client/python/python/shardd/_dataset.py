@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import warnings
@@ -162,11 +163,21 @@ class StreamingDataset:
 
     @property
     def __class__(self) -> type:
-        """Asked by ``isinstance``: to PyTorch, if it is there, this is an ``IterableDataset``, and not one to be indexed."""
+        """Asked by ``isinstance``: to PyTorch, if it is there, this is a ``Dataset`` and an ``IterableDataset``, and not one to be
+        indexed."""
         data = sys.modules.get("torch.utils.data")
-        if data is not None:
-            data.IterableDataset.register(StreamingDataset)
-        return type(self)
+        return type(self) if data is None else _torch_class(type(self), data.IterableDataset)
+
+    def _warn_if_mixed(self) -> None:
+        """Warns if the stored order is not that of the source."""
+        of = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
+        mixes = [mix for store, version in of if (mix := store.mix(version)) not in (None, "sequential")]
+        if mixes:
+            warnings.warn(
+                f"shuffle=False reads the samples in stored order, and ingest has mixed them (mix={mixes[0]!r}). For the order of the "
+                'source, make the dataset with mix="sequential" (shardctl ingest --mix sequential)',
+                stacklevel=3,
+            )
 
     # --- properties
     # ---------------------------------------------------------------------------------------------------
@@ -342,6 +353,10 @@ class StreamingDataset:
 
     # --- for processes that get a copy ----------------------------------------------------------------------------------
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By its type: pickle would compare that with `__class__`.
+        return _made, (type(self),), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         _refuse_foreign("send")
         state = self.__dict__.copy()
@@ -386,6 +401,17 @@ class StreamingDataset:
         if self._mixture is not None:
             return f"mixture-{self.plan}" if self.shuffle else f"stored-mixture-{self.plan}"
         return self.plan if self.shuffle else f"stored-{self.version}"
+
+
+@functools.cache
+def _torch_class(of: type[StreamingDataset], iterable: type) -> type:
+    """What ``isinstance`` of PyTorch's classes looks at. There are no objects of it, and PyTorch is not imported for it."""
+    return type(of.__name__, (of, iterable), {"__module__": of.__module__, "__qualname__": of.__qualname__, "__doc__": of.__doc__})
+
+
+def _made(of: type[StreamingDataset]) -> StreamingDataset:
+    """A dataset whose state is set next."""
+    return of.__new__(of)
 
 
 def _addresses(servers: str | Sequence[str]) -> list[str]:
