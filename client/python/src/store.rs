@@ -143,6 +143,15 @@ impl Store {
         describe(py, &manifest.schema)
     }
 
+    /// The order in which ingest has put a version's samples: `random`, `sequential`, or the name of the column that it is
+    /// stratified by. `None` if the version does not say it.
+    fn mix(&self, py: Python<'_>, version: &str) -> PyResult<Option<String>> {
+        let version = VersionId(parse(version)?);
+        let manifest = py.detach(|| self.manifest(version))?;
+        let mix = &manifest.config["mix"];
+        Ok(mix.as_str().or_else(|| mix["stratified"].as_str()).map(str::to_owned))
+    }
+
     /// Makes a plan over a version and returns its id; the store keeps it if it can be written.
     #[pyo3(signature = (version, *, q, seed, partitions=None, grain_rows=None, block_slots=None, independent=false))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]

@@ -1,6 +1,8 @@
 """Datasets made from Python: what goes in comes out, and what cannot is named."""
 
 import io
+import warnings
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -135,6 +137,33 @@ def test_an_error_of_the_rows_themselves_is_passed_on(tmp_path):
 
     with pytest.raises(LookupError, match="of the user's"):
         shardd.from_iter(rows(), str(tmp_path / "store"), name="bad")
+
+
+def of_order(directory, **how) -> str:
+    shardd.from_iter(({"id": n, "label": n % 3} for n in range(300)), str(directory), name="digits", shard_size="1KiB", **how)
+    return str(directory)
+
+
+@pytest.mark.parametrize("mix", ["random", "label"])
+def test_stored_order_is_mixed_unless_it_is_asked_for_and_this_is_said(tmp_path, mix):
+    store = of_order(tmp_path, mix=mix)
+    with pytest.warns(UserWarning, match=f"ingest has mixed them .mix='{mix}'.. .* make the dataset with mix=\"sequential\""):
+        dataset = shardd.StreamingDataset(store, shuffle=False)
+    stored = [int(dataset[number]["id"]) for number in range(300)]
+    assert [int(sample["id"]) for sample in dataset] == stored != list(range(300))
+    with pytest.warns(UserWarning, match="ingest has mixed them"):
+        shardd.StreamingDataset(streams=[shardd.Stream(store)], shuffle=False)
+
+
+def test_sequential_samples_are_read_in_the_order_of_the_source(tmp_path):
+    store = of_order(tmp_path, mix="sequential")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        dataset = shardd.StreamingDataset(store, shuffle=False, batch_size=16)
+        shuffled = shardd.StreamingDataset(of_order(tmp_path / "mixed"), batch_size=16)
+    for read in (dataset, dataset, torch.utils.data.DataLoader(dataset, batch_size=None), shardd.DataLoader(dataset)):
+        assert [number for batch in read for number in batch["id"].tolist()] == list(range(300))
+    assert len(shuffled) == len(dataset)
 
 
 def test_a_split_is_a_dataset_of_its_name(tmp_path):

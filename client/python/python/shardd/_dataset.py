@@ -42,8 +42,12 @@ class StreamingDataset:
 
     ``q`` is the share of samples that partitions exchange after each epoch; 1.0 is a global shuffle. A list has the shares of
     the first epochs, and its last item holds for all others. ``partitions`` and ``shuffle_seed`` belong to the plan: another
-    value is another order. ``shuffle=False`` reads the samples as they are stored, for evaluation. ``limit`` ends every epoch
-    after this number of samples of its order, the same for any number of ranks: for a quick try.
+    value is another order. ``shuffle=False`` reads the samples in stored order, ``dataset[0]``, ``dataset[1]``, ..., in every
+    epoch. This is the order of the source only if the dataset was made with ``mix="sequential"`` (``shardctl ingest --mix
+    sequential``). By default, ingest mixes the samples, and then ``shuffle=False`` warns. ``limit`` ends every epoch after this
+    number of samples of its order, the same for any number of ranks: for a quick try.
+
+    ``features`` is the number of columns of sparse rows: see :class:`shardd.Csr`.
 
     ``streams`` reads several datasets as one, in place of ``remote``: see :class:`shardd.Stream`. If the streams have
     proportions, an epoch has ``epoch_size`` samples. Each stream has a plan of its own, made in the same way.
@@ -130,6 +134,8 @@ class StreamingDataset:
             self.plan, self.partitions = self._store.make_plan(self.version, **plan)
             self._schema = {column["name"]: column for column in self._store.columns(self.version)}
         self.shuffle = shuffle
+        if not shuffle:
+            self._warn_if_mixed()
         self.batch_size = batch_size
         self.virtual_ranks = virtual_ranks
         # From a state; for loaders, unless the user gave virtual ranks.

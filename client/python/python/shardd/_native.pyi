@@ -103,6 +103,9 @@ class Store:
     def datasets(self) -> list[tuple[str, str, int]]: ...
     def resolve(self, reference: str) -> tuple[str, str, int]: ...
     def columns(self, version: str) -> list[dict[str, Any]]: ...
+    def mix(self, version: str) -> str | None:
+        """The order in which ingest has put the samples: ``random``, ``sequential``, or the column by which it is stratified;
+        `None` if the version does not say it."""
     def make_plan(
         self,
         version: str,
