@@ -33,6 +33,12 @@ def test_a_dataset_that_is_missing_is_named_with_those_there_are(two, how, error
         shardd.StreamingDataset(two, **how)
 
 
+@pytest.mark.parametrize("how", [{}, {"dataset": "digits"}])
+def test_a_split_of_a_dataset_without_splits_is_explained(store, how):
+    with pytest.raises((FileNotFoundError, ValueError), match="-val; there is digits, which has no split val: a split is a dataset of its own, named NAME-SPLIT. .* under the name digits-val"):
+        shardd.StreamingDataset(store, split="val", **how)
+
+
 def test_streams_name_datasets_in_the_same_way(two):
     with pytest.raises(FileNotFoundError, match="there is no dataset cats; there are pictures-test, pictures-train"):
         shardd.StreamingDataset(streams=[shardd.Stream(two, dataset="cats")])

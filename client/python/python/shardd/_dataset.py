@@ -438,7 +438,10 @@ def _find(store: _native.Store, dataset: str | None, split: str | None) -> tuple
         names = _names(store)
         if name in names:
             raise  # about the tag or version
-        raise FileNotFoundError(f"there is no dataset {name}; {_there_are(names)}") from None
+        message = f"there is no dataset {name}; {_there_are(names)}"
+        if split is not None and (whole := name.removesuffix(f"-{split}")) in names:
+            message += _no_split(whole, split)
+        raise FileNotFoundError(message) from None
 
 
 def _reference(store: _native.Store, dataset: str | None, split: str | None) -> str:
@@ -447,7 +450,8 @@ def _reference(store: _native.Store, dataset: str | None, split: str | None) -> 
         found = names if split is None else [name for name in names if name.endswith(f"-{split}")]
         if not found:
             missing = "there is no dataset" if split is None else f"no dataset ends in -{split}"
-            raise ValueError(f"{missing}; {_there_are(names)}")
+            more = _no_split(names[0], split) if split is not None and len(names) == 1 else ""
+            raise ValueError(f"{missing}; {_there_are(names)}{more}")
         if len(found) > 1:
             proposed = [name.removesuffix(f"-{split}") for name in found]
             raise ValueError(f"name the dataset, one of: {', '.join(proposed)}")
@@ -456,6 +460,13 @@ def _reference(store: _native.Store, dataset: str | None, split: str | None) -> 
         return dataset
     name, at, tag = dataset.partition("@")
     return f"{name}-{split}{at}{tag}"
+
+
+def _no_split(name: str, split: str) -> str:
+    return (
+        f", which has no split {split}: a split is a dataset of its own, named NAME-SPLIT. Leave split out, or ingest the samples of "
+        f"the split under the name {name}-{split}"
+    )
 
 
 def _names(store: _native.Store) -> list[str]:
