@@ -69,6 +69,65 @@ def test_a_dataset_of_torch_keeps_its_classes(tmp_path):
         shardd.from_torch(Folder(), str(tmp_path), name="again")
 
 
+class Items(torch.utils.data.Dataset):
+    """Of some items, whatever they are."""
+
+    def __init__(self, items) -> None:
+        self.items = items
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, index: int):
+        return self.items[index]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+
+
+# Two rows, or two characters, are no two columns.
+SINGLE = {
+    "tensor": [torch.full((2, 3), n) for n in range(20)],
+    "array": [np.full(2, n, np.float32) for n in range(20)],
+    "number": list(range(20)),
+    "bytes": [bytes([n, 1]) for n in range(20)],
+    "text": [f"{n:02}" for n in range(20)],
+    "tuple of one": [(torch.full((2,), n),) for n in range(20)],
+}
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize("columns", [None, ("x",)])
+def test_a_sample_that_is_a_single_value_is_one_column(tmp_path, kind, columns):
+    items = SINGLE[kind]
+    shardd.from_torch(Items(items), str(tmp_path), name="single", columns=columns, mix="sequential")
+    dataset = shardd.StreamingDataset(str(tmp_path), format="numpy")
+    [name] = columns or ("data",)
+    assert dataset.columns == [name]
+    for number, item in enumerate(items):
+        value = item[0] if isinstance(item, tuple) else item
+        got = dataset[number][name]
+        assert got == value if isinstance(value, (bytes, str)) else np.array_equal(got, value)
+
+
+def test_a_tensor_dataset_and_named_tuples_are_taken_without_names_of_columns(tmp_path):
+    shardd.from_torch(torch.utils.data.TensorDataset(torch.arange(20)), str(tmp_path / "one"), name="one")
+    assert shardd.StreamingDataset(str(tmp_path / "one")).columns == ["data"]
+    shardd.from_torch(Items([Point(n, n / 2) for n in range(20)]), str(tmp_path / "two"), name="two")
+    assert shardd.StreamingDataset(str(tmp_path / "two")).columns == ["x", "y"]
+    with pytest.raises(ValueError, match="a sample has one part, and columns names 2: a, b"):
+        shardd.from_torch(Items(list(range(20))), str(tmp_path / "no"), name="no", columns=("a", "b"))
+
+
+def test_classes_of_a_dataset_without_labels_are_left_out(tmp_path):
+    items = Items(list(range(20)))
+    items.classes = ["cat", "dog"]
+    shardd.from_torch(items, str(tmp_path), name="single")
+    assert shardd.StreamingDataset(str(tmp_path)).columns == ["data"]
+
+
 def test_an_iterable_dataset_of_torch_of_dicts_is_taken(tmp_path):
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from . import _native
@@ -33,6 +34,10 @@ def from_iter(
 
     A value is copied when its row comes, so ``rows`` may use one array again for the next row. If ``rows`` raises, nothing is
     committed, and the exception is yours.
+
+    One process, the calling one, iterates over ``rows``. Threads outside the interpreter make the shards meanwhile. If the rows
+    take long to compute, do that in processes of your own (``multiprocessing.Pool.imap``), or write files and ingest these with
+    ``shardctl ingest``.
     """
     store = _native.Store(out, **(storage_options or {}))
 
@@ -42,23 +47,49 @@ def from_iter(
     return _write(begin, rows, classes or {})
 
 
-def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] = ("image", "label"), **how: Any) -> str:
-    """As :func:`from_iter`, of a ``torch.utils.data.Dataset``: map-style or iterable, of dicts, or of tuples whose parts
-    ``columns`` names. Classes are those of ``dataset.classes``, if it has them."""
-    names = getattr(dataset, "classes", None)
-    if names is not None and "label" in columns and "classes" not in how:
-        how["classes"] = {"label": [str(each) for each in names]}
+def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] | None = None, **how: Any) -> str:
+    """As :func:`from_iter`, of a ``torch.utils.data.Dataset``, map-style or iterable. Classes are those of ``dataset.classes``, if
+    it has them.
+
+    A sample is one of:
+
+    a dict
+        whose keys are the columns.
+    a tuple or list
+        whose parts ``columns`` names. The default is ``("image", "label")`` for two parts, the field names of a named tuple, and
+        ``("data",)`` for one part.
+    a single value
+        such as a tensor or an array of any shape. It is the column that ``columns`` names, by default ``"data"``.
+    """
     # Every dataset of torch has `__getitem__`, even one that can only be iterated.
     items = iter(dataset) if hasattr(dataset, "__iter__") else (dataset[index] for index in range(len(dataset)))
+    rows: Iterator[Mapping[str, Any]] = (_row_of(item, columns) for item in items)
+    names = getattr(dataset, "classes", None)
+    if names is not None and "classes" not in how and (first := next(rows, None)) is not None:
+        rows = chain([first], rows)
+        if "label" in first:
+            how["classes"] = {"label": [str(each) for each in names]}
+    return from_iter(rows, out, name=name, **how)
 
-    def row(item: Any) -> Mapping[str, Any]:
-        if isinstance(item, Mapping):
-            return item
-        if len(item) != len(columns):
-            raise ValueError(f"a sample has {len(item)} parts, and columns names {len(columns)}: {', '.join(columns)}")
-        return dict(zip(columns, item))
 
-    return from_iter((row(item) for item in items), out, name=name, **how)
+_PAIR, _ONE = ("image", "label"), ("data",)
+
+
+def _row_of(item: Any, columns: Sequence[str] | None) -> Mapping[str, Any]:
+    """A sample of PyTorch's by columns."""
+    if isinstance(item, Mapping):
+        return item
+    # Not by its length, which tensors and texts have, too.
+    parts = item if isinstance(item, (tuple, list)) else (item,)
+    if columns is None:
+        columns = getattr(item, "_fields", None) or (_ONE if len(parts) == 1 else _PAIR)
+    if len(parts) != len(columns):
+        raise ValueError(f"a sample has {_counted(parts)}, and columns names {len(columns)}: {', '.join(columns)}")
+    return dict(zip(columns, parts))
+
+
+def _counted(parts: Sequence[Any]) -> str:
+    return f"{len(parts)} parts" if len(parts) != 1 else "one part"
 
 
 def from_hf(dataset: Any, out: str, *, name: str, **how: Any) -> str:
