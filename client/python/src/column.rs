@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, Int64Array, UInt8Array, make_array, new_empty_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int32Array, Int64Array, UInt8Array, make_array, new_empty_array,
+};
 use arrow::buffer::{Buffer, OffsetBuffer};
-use arrow::datatypes::{DataType, Field, FieldRef};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, FieldRef, UInt32Type};
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, to_ffi};
 use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -216,6 +219,69 @@ impl Column {
         let nulls = (0..self.array.len()).filter(|row| self.array.is_null(*row)).collect();
         Some((Self { block, ..values }, column(Arc::new(Int64Array::new(offsets, None))), nulls, is_bytes))
     }
+
+    /// Of lists of pairs `index` and `value`, such as the features of libsvm, the parts of a matrix in CSR: where each
+    /// row begins and the last one ends, the indices, the values, and which rows are null. The first two have one
+    /// type, `int32` wherever that holds them. Values are not copied, nor are indices of 32 bits.
+    fn csr(&self) -> Option<(Self, Self, Self, Vec<usize>)> {
+        let (pairs, offsets) = match self.array.data_type() {
+            DataType::List(_) => {
+                let lists = self.array.as_list::<i32>();
+                (lists.values(), wide(lists.offsets()))
+            }
+            DataType::LargeList(_) => {
+                let lists = self.array.as_list::<i64>();
+                (lists.values(), lists.offsets().clone())
+            }
+            _ => return None,
+        };
+        let (start, end) = (offsets[0], offsets[offsets.len() - 1]);
+        let pairs =
+            pairs.as_struct_opt()?.slice(usize::try_from(start).ok()?, usize::try_from(end - start).ok()?);
+        if pairs.column_names() != ["index", "value"] || pairs.null_count() > 0 {
+            return None;
+        }
+        let (indices, values) = (small_indices(pairs.column(0))?, Arc::clone(pairs.column(1)));
+        let narrow = *indices.data_type() == DataType::Int32 && i32::try_from(end - start).is_ok();
+        let starts = offsets.iter().map(|offset| offset - start);
+        let (starts, indices): (ArrayRef, ArrayRef) = if narrow {
+            (Arc::new(starts.map(|start| start as i32).collect::<Int32Array>()), indices)
+        } else {
+            (Arc::new(starts.collect::<Int64Array>()), cast(&indices, &DataType::Int64).ok()?)
+        };
+        let column = |name: &str, values: ArrayRef| {
+            Self::new(&Arc::new(Field::new(name, values.data_type().clone(), true)), &values)
+        };
+        let (starts, indices, values) =
+            (column("indptr", starts), column("indices", indices), column("data", values));
+        if indices.tensor.is_none() || values.tensor.as_ref()?.shape.len() > 1 {
+            return None;
+        }
+        let nulls = (0..self.array.len()).filter(|row| self.array.is_null(*row)).collect();
+        Some((starts, indices, values, nulls))
+    }
+}
+
+/// Indices as `int32`, or as `int64` if that cannot hold them; `None` if they are no integers.
+fn small_indices(indices: &ArrayRef) -> Option<ArrayRef> {
+    Some(match indices.data_type() {
+        DataType::Int32 | DataType::Int64 => Arc::clone(indices),
+        DataType::UInt32 => {
+            let values = indices.as_primitive::<UInt32Type>().values();
+            if values.iter().fold(0, |most, index| most | index) > i32::MAX as u32 {
+                return cast(indices, &DataType::Int64).ok();
+            }
+            // The bits are the same.
+            let nulls = indices.nulls().cloned();
+            Arc::new(Int32Array::new(values.inner().clone().into(), nulls))
+        }
+        DataType::Int8 | DataType::Int16 | DataType::UInt8 | DataType::UInt16 => {
+            cast(indices, &DataType::Int32).ok()?
+        }
+        // One that is too large becomes null, and nulls are no tensor.
+        DataType::UInt64 => cast(indices, &DataType::Int64).ok()?,
+        _ => return None,
+    })
 }
 
 fn bytes(values: &Buffer) -> ArrayRef {

@@ -7,6 +7,7 @@ training resumes at the exact sample with any number of ranks.
 Importing the package, or making a dataset or loader, starts no thread: threads begin with the first batch.
 """
 
+from ._csr import Csr
 from ._dataset import StreamingDataset
 from ._device import to_device
 from ._ingest import from_hf, from_iter, from_torch
@@ -19,6 +20,7 @@ from ._streams import Stream
 from ._tf import as_tf_dataset
 
 __all__ = [
+    "Csr",
     "DataLoader",
     "Ragged",
     "Ranks",

@@ -81,6 +81,7 @@ class StreamingDataset:
         format: str | None = None,
         image_layout: str | None = None,
         image_dtype: str | None = None,
+        features: int | None = None,
         local: str | None = None,
         cache_limit: str | int | None = None,
         rank: int | None = None,
@@ -145,6 +146,9 @@ class StreamingDataset:
         self._format = format
         self._image = (image_layout, image_dtype)
         _formats.image(*self._image)
+        if features is not None and features < 1:
+            raise ValueError(f"features={features} leaves no columns; use one more than the highest index of the sparse rows")
+        self._features = features
         self._cache = (local, str(cache_limit) if cache_limit is not None else None)
         self._limit = limit if limit is not None and limit < self._samples else None
         self._given_ranks = (rank, world_size, replication, place_in(mesh))
@@ -383,7 +387,7 @@ class StreamingDataset:
 
     def _reader(self) -> Callable[[Iterable[_native.Column]], dict[str, Any]]:
         """What makes columns a batch, as the user has asked for it."""
-        return _formats.reader(self.columns, self._format, *self._image)
+        return _formats.reader(self.columns, self._format, *self._image, self._features)
 
     def _open(self, **how: Any) -> _native.Loader:
         local, cache_limit = self._cache

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from ._csr import Csr
 from ._ragged import Ragged
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def apply(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
 
     if isinstance(batch, torch.Tensor):
         return change(batch)
-    if isinstance(batch, Ragged):
+    if isinstance(batch, (Csr, Ragged)):
         return batch.map(change)
     if isinstance(batch, Mapping):
         changed = {name: apply(change, value) for name, value in batch.items()}

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from . import _native, _ragged
+from . import _csr, _native, _ragged
 
 FORMATS = ("torch", "numpy", "jax", "arrow")
 
@@ -16,9 +16,9 @@ def default_format() -> str:
     return "torch" if importlib.util.find_spec("torch") else "numpy"
 
 
-def converter(name: str) -> Callable[[_native.Column], Any]:
+def converter(name: str, features: int | None = None) -> Callable[[_native.Column], Any]:
     """Makes a column a tensor of the library, without a copy. Values that differ in length become
-    :class:`shardd.Ragged`, and columns without numbers become lists."""
+    :class:`shardd.Ragged`, pairs of index and value :class:`shardd.Csr`, and columns without numbers become lists."""
     if name not in FORMATS:
         raise ValueError(f"format={name!r}: use one of {', '.join(FORMATS)}")
     convert = _CONVERTERS[name]()
@@ -28,8 +28,10 @@ def converter(name: str) -> Callable[[_native.Column], Any]:
     def of_any(column: _native.Column) -> Any:
         if column.is_tensor:
             return convert(column)
-        found = _ragged.of_column(column, convert)
-        return found if found is not None else column.to_list()
+        if (ragged := _ragged.of_column(column, convert)) is not None:
+            return ragged
+        sparse = _csr.of_column(column, convert, features)
+        return sparse if sparse is not None else column.to_list()
 
     return of_any
 
@@ -74,17 +76,18 @@ _CONVERTERS = {"torch": _torch, "numpy": _numpy, "jax": _jax, "arrow": _arrow}
 
 
 def reader(
-    names: Iterable[str], format: str | None, layout: str | None, dtype: str | None
+    names: Iterable[str], format: str | None, layout: str | None, dtype: str | None, features: int | None = None
 ) -> Callable[[Iterable[_native.Column]], dict[str, Any]]:
-    """What makes columns a batch: those of these names, as the library's tensors, images changed as :func:`image` says."""
+    """What makes columns a batch: those of these names, as the library's tensors, images changed as :func:`image` says, sparse
+    rows of this number of features."""
     wanted = frozenset(names)
-    convert = converter(format or default_format())
+    convert = converter(format or default_format(), features)
     change = image(layout, dtype)
 
     def read(columns: Iterable[_native.Column]) -> dict[str, Any]:
         batch = {column.name: convert(column) for column in columns if column.name in wanted}
         if change is not None:
-            batch = {name: change(values) if hasattr(values, "shape") else values for name, values in batch.items()}
+            batch = {name: change(values) if hasattr(values, "dtype") else values for name, values in batch.items()}
         return batch
 
     return read

@@ -33,6 +33,9 @@ class Column:
     def ragged(self) -> tuple[Column, Column, list[int], bool] | None:
         """Of binaries, or lists of numbers, that differ in length: all values, offsets (one more than rows), which rows are null, and
         whether they are binaries."""
+    def csr(self) -> tuple[Column, Column, Column, list[int]] | None:
+        """Of lists of pairs ``index`` and ``value``: where each row begins (one more than rows), indices, values, and which rows are
+        null. The first two are int32 or int64, both of one type."""
 
 class Step:
     @property
