@@ -96,7 +96,7 @@ def test_the_loader_of_deepspeed_is_refused(dataset):
 
 
 def trainer(store: str, directory, model: Model, **how):
-    transformers = pytest.importorskip("transformers")
+    import transformers
     from shardd.hf import ShardTrainerMixin
 
     class Trainer(ShardTrainerMixin, transformers.Trainer):
@@ -170,7 +170,7 @@ def test_trainers_of_two_processes_share_an_epoch_and_one_goes_on_for_both(store
 
 
 def lightning_model():
-    lightning = pytest.importorskip("lightning")
+    import lightning
 
     class Module(lightning.LightningModule):
         def __init__(self) -> None:

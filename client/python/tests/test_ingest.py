@@ -4,9 +4,11 @@ import io
 import warnings
 from typing import NamedTuple
 
+import datasets
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import shardd
 
@@ -39,9 +41,8 @@ def test_values_of_every_kind_come_back_as_they_were(tmp_path):
 
 
 def test_tensors_and_pictures_come_back(tmp_path):
-    image = pytest.importorskip("PIL.Image")
     pictures = [np.random.default_rng(n).integers(0, 256, (5, 7, 3), np.uint8) for n in range(20)]
-    rows = ({"id": n, "tensor": torch.full((4,), n, dtype=torch.float16), "picture": image.fromarray(p)} for n, p in enumerate(pictures))
+    rows = ({"id": n, "tensor": torch.full((4,), n, dtype=torch.float16), "picture": Image.fromarray(p)} for n, p in enumerate(pictures))
     shardd.from_iter(rows, str(tmp_path), name="pictures")
     for n, sample in back(tmp_path)[1].items():
         assert torch.equal(sample["tensor"], torch.full((4,), n, dtype=torch.float16))
@@ -138,12 +139,10 @@ def test_an_iterable_dataset_of_torch_of_dicts_is_taken(tmp_path):
 
 
 def test_a_dataset_of_hugging_face_keeps_pictures_encoded_and_its_classes(tmp_path):
-    datasets = pytest.importorskip("datasets")
-    image = pytest.importorskip("PIL.Image")
 
     def png(n: int) -> bytes:
         out = io.BytesIO()
-        image.new("RGB", (4, 4), (n, 0, 0)).save(out, "PNG")
+        Image.new("RGB", (4, 4), (n, 0, 0)).save(out, "PNG")
         return out.getvalue()
 
     features = datasets.Features(
