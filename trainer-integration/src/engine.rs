@@ -7,6 +7,7 @@
 mod block;
 mod computed;
 mod gather;
+mod lengths;
 mod memory;
 mod passes;
 mod scatter;
@@ -38,7 +39,7 @@ use crate::dtype::ReduceDtype;
 use crate::ledger::{Ledger, Numbers, Usage};
 use crate::loss::{Measured, Objective};
 use crate::model::Model;
-use crate::optim::{Optimizer, Rule};
+use crate::optim::{Norm, Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::scaling::LossScale;
@@ -266,6 +267,20 @@ struct Reduced {
     sum: Numbers<f32>,
     /// Memory of a whole bucket that is of no use any more.
     spare: Option<Numbers<f32>>,
+}
+
+/// The findings of all ranks about a step.
+struct Summed {
+    /// By bucket.
+    gradient: Vec<Numbers<f32>>,
+    /// Losses, right answers, samples.
+    totals: Numbers<f64>,
+    /// Of the mean gradient.
+    norm: Norm,
+    /// By which sums become the clipped mean gradient.
+    factor: f32,
+    /// By block, the trust ratio of each trained parameter; nothing for an optimizer without.
+    trust: Vec<Vec<f32>>,
 }
 
 /// The gradients of a bucket, of the virtual ranks so far.
@@ -572,14 +587,7 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let summed = self.sums_of_all(reductions, sliced).and_then(|gradient| {
-            let norm = self.norm(&gradient)?;
-            // A rank that had no samples has not waited yet for those of the step before, which must not come after it has moved its own. Nothing
-            // is waited for from here on: a step is either taken or as if it had not been.
-            self.settle()?;
-            Ok((gradient, norm, totals.wait()?))
-        });
-        let (gradient, norm, totals) = match summed {
+        let Summed { gradient, totals, norm, factor, trust } = match self.sum_up(reductions, sliced, totals) {
             Ok(summed) => summed,
             Err(error) => {
                 self.running = running;
@@ -588,9 +596,6 @@ impl Engine {
         };
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
-        // Compressed gradients arrive as a mean.
-        let share = if self.reducer.compressors.is_empty() { 1.0 / samples.max(1) as f64 } else { 1.0 };
-        let norm = norm.times(share);
         let (scale, gradient_norm) = (self.compute.scale, norm.value());
         // Squares are added in double precision: the length is a number if, and only if, every gradient is one.
         let is_overflow = !gradient_norm.is_finite() && scale.is_some_and(LossScale::can_fall);
@@ -601,15 +606,33 @@ impl Engine {
             scale.map(if gradient_norm.is_finite() { LossScale::held } else { LossScale::fallen });
         self.reducer.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
         if is_taken {
-            let rule = self.rule_here();
-            let factor = share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)));
-            self.update(rule.optimizer, &gradient, factor as f32, plan.rate);
+            self.update(self.rule_here().optimizer, &gradient, factor, &trust, plan.rate);
         } else {
             self.running = running;
         }
         self.spare.keep_gradients(gradient);
         self.times.updating = computed.elapsed();
         Ok(loss)
+    }
+
+    /// Waits for all that ranks find out together about a step. Nothing is waited for after it: a step is either taken or as if it had not been.
+    fn sum_up(
+        &mut self,
+        reductions: Vec<Reducing>,
+        sliced: Vec<Option<Numbers<f32>>>,
+        totals: Pending<Numbers<f64>>,
+    ) -> Result<Summed, CollectiveError> {
+        let gradient = self.sums_of_all(reductions, sliced)?;
+        let norm = self.norm(&gradient)?;
+        // A rank that had no samples has not waited yet for those of the step before, which must not come after it has moved its own.
+        self.settle()?;
+        let totals = totals.wait()?;
+        // Compressed gradients arrive as a mean.
+        let share = if self.reducer.compressors.is_empty() { 1.0 / totals[2].max(1.0) } else { 1.0 };
+        let (norm, rule) = (norm.times(share), self.rule_here());
+        let factor = (share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)))) as f32;
+        let trust = self.trust_ratios(rule.optimizer, &gradient, factor)?;
+        Ok(Summed { gradient, totals, norm, factor, trust })
     }
 
     /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping.

@@ -8,8 +8,18 @@ use super::{Owners, Zero};
 use crate::device::Precision;
 use crate::flat_block::FlatBlock;
 use crate::ledger::{Held, Kind, Ledger};
-use crate::optim::{Moments, Optimizer};
+use crate::optim::layerwise::{Piece, Squares, pieces};
+use crate::optim::{Moments, Optimizer, Stretch};
 use crate::weights::ranges;
+
+/// A trained parameter.
+#[derive(Debug)]
+struct Trained {
+    range: Range<usize>,
+    /// How much of the weight decay applies.
+    decay: f32,
+    shape: Vec<usize>,
+}
 
 /// The numbers of one block.
 #[derive(Debug)]
@@ -20,8 +30,8 @@ pub(super) struct BlockState {
     pub(super) computed: Option<Computed>,
     /// All parameters.
     pub(super) parameters: Vec<Range<usize>>,
-    /// The trained ones, and how much of the weight decay applies.
-    trained: Vec<(Range<usize>, f32)>,
+    /// The trained ones.
+    trained: Vec<Trained>,
     pub(super) ownership: Ownership,
     /// Of the trained numbers, those that this rank moves.
     pub(super) slice: Range<usize>,
@@ -41,12 +51,17 @@ impl BlockState {
         ledger: &Ledger,
     ) -> BlockState {
         let parameters = ranges(stage.parameters());
-        let with_decay = stage.parameters().iter().zip(&parameters).filter(|(it, _)| it.is_trained);
-        let trained: Vec<_> = with_decay.map(|(it, range)| (range.clone(), it.decay)).collect();
+        let with_ranges = stage.parameters().iter().zip(&parameters).filter(|(it, _)| it.is_trained);
+        let trained = with_ranges.map(|(it, range)| Trained {
+            range: range.clone(),
+            decay: it.decay,
+            shape: it.shape.clone(),
+        });
+        let trained: Vec<Trained> = trained.collect();
         let ownership = Ownership {
             owners: Owners { count: owners },
             block,
-            trained: trained.last().map_or(0, |(range, _)| range.end),
+            trained: trained.last().map_or(0, |it| it.range.end),
             all: parameters.last().map_or(0, |range| range.end),
         };
         let slice = ownership.trained_of(place);
@@ -78,16 +93,69 @@ impl BlockState {
         self.ownership.trained
     }
 
-    /// Moves this rank's numbers against their gradient.
-    pub(super) fn update(&mut self, optimizer: Optimizer, rate: f32, gradient: &[f32], factor: f32) {
+    /// The trained parameters whose steps have a trust ratio, each with its pieces in a slice of the block.
+    fn adapted(
+        &self,
+        optimizer: Optimizer,
+        slice: Range<usize>,
+    ) -> impl Iterator<Item = (&Trained, Vec<Range<usize>>)> {
+        let adapted = self.trained.iter().filter(move |it| optimizer.adapts(&it.shape));
+        adapted.map(move |it| (it, pieces(&it.range, &slice).collect()))
+    }
+
+    /// How many sums [`BlockState::squares`] has for a slice.
+    pub(super) fn squares_len(&self, optimizer: Optimizer, slice: Range<usize>) -> usize {
+        self.adapted(optimizer, slice).map(|(_, pieces)| pieces.len()).sum()
+    }
+
+    /// For the lengths of parameters and their steps: the sums of the pieces in this rank's slice, in order.
+    pub(super) fn squares(&self, optimizer: Optimizer, gradient: &[f32], factor: f32) -> Vec<Squares> {
+        let (mut ranges, mut decays) = (Vec::new(), Vec::new());
+        for (Trained { decay, .. }, pieces) in self.adapted(optimizer, self.slice.clone()) {
+            decays.extend(pieces.iter().map(|_| *decay));
+            ranges.extend(pieces);
+        }
+        let weights = self.weights.ranges(ranges.iter().cloned());
+        let pieces = weights.into_iter().zip(&ranges).zip(decays);
+        let start = self.slice.start;
+        let pieces =
+            pieces.map(|((weights, range), decay)| Piece { weights, decay, at: range.start - start });
+        self.moments.squares(optimizer, &pieces.collect::<Vec<_>>(), gradient, factor)
+    }
+
+    /// The trust ratio of each trained parameter, from the sums of all pieces of the block in order.
+    pub(super) fn trust(&self, optimizer: Optimizer, mut squares: &[Squares]) -> Vec<f32> {
+        let of = |it: &Trained| {
+            if !optimizer.adapts(&it.shape) {
+                return 1.0;
+            }
+            let count = pieces(&it.range, &(0..self.ownership.trained)).count();
+            let (own, rest) = squares.split_at(count);
+            squares = rest;
+            optimizer.trust_ratio(own, it.decay)
+        };
+        self.trained.iter().map(of).collect()
+    }
+
+    /// Moves this rank's numbers against their gradient, each parameter with its trust ratio.
+    pub(super) fn update(
+        &mut self,
+        optimizer: Optimizer,
+        rate: f32,
+        gradient: &[f32],
+        factor: f32,
+        trust: &[f32],
+    ) {
         let BlockState { weights, trained, slice, moments, .. } = self;
-        let moved = trained.iter().filter_map(|(range, decay)| {
-            let range = range.start.max(slice.start)..range.end.min(slice.end);
-            (!range.is_empty()).then_some((range, *decay))
+        let moved = trained.iter().enumerate().filter_map(|(index, it)| {
+            let range = it.range.start.max(slice.start)..it.range.end.min(slice.end);
+            let trust = trust.get(index).copied().unwrap_or(1.0);
+            (!range.is_empty()).then_some((range, (it.decay, trust)))
         });
-        let (ranges, decays): (Vec<_>, Vec<f32>) = moved.unzip();
-        let stretches = weights.ranges_mut(ranges.into_iter()).into_iter().zip(decays).collect();
-        moments.update(optimizer, rate, stretches, gradient, factor);
+        let (ranges, how): (Vec<_>, Vec<(f32, f32)>) = moved.unzip();
+        let stretches = weights.ranges_mut(ranges.into_iter()).into_iter().zip(how);
+        let stretches = stretches.map(|(weights, (decay, trust))| Stretch { weights, decay, trust });
+        moments.update(optimizer, rate, stretches.collect(), gradient, factor);
         self.count_moments();
     }
 

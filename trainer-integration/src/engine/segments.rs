@@ -26,6 +26,20 @@ impl Segments {
     }
 
     /// The numbers of ranges, in order, each of which lies in one of the stretches.
+    pub(super) fn ranges(&self, ranges: impl Iterator<Item = Range<usize>>) -> Vec<&[f32]> {
+        let mut stretches = self.0.iter();
+        let mut held = stretches.next();
+        let find = |range: Range<usize>| loop {
+            let (place, numbers) = held.expect("the ranges lie in the stretches, in order");
+            if range.end <= place.end {
+                return &numbers[range.start - place.start..range.end - place.start];
+            }
+            held = stretches.next();
+        };
+        ranges.map(find).collect()
+    }
+
+    /// The same, to be changed.
     pub(super) fn ranges_mut(&mut self, ranges: impl Iterator<Item = Range<usize>>) -> Vec<&mut [f32]> {
         let mut stretches = self.0.iter_mut().map(|(held, numbers)| (held.start, &mut numbers[..]));
         let mut next = stretches.next();
@@ -129,6 +143,7 @@ mod tests {
         let all: Vec<f32> = (0u8..10).map(f32::from).collect();
         let mut some = Segments::of([2..4, 6..9], &all);
         assert_eq!(some.bytes(), 5 * 4);
+        assert_eq!(some.ranges([3..4, 6..7, 7..9].into_iter()), [&[3.0][..], &[6.0], &[7.0, 8.0]]);
         assert_eq!(some.ranges_mut([3..4, 6..7, 7..9].into_iter()), [&[3.0][..], &[6.0], &[7.0, 8.0]]);
         some.copy_from(3, &[30.0, 40.0, 50.0, 60.0, 70.0]);
         let lent = some.lend();

@@ -19,6 +19,7 @@ use crate::optim::Optimizer;
 use crate::tensor_tree::from_parts;
 use crate::testkit::digits_like;
 use crate::train::feed::share_of;
+use crate::zero::formula::Widths;
 
 const RATE: f32 = 0.1;
 const DIGITS: InputShape = InputShape::Image([1, 8, 8]);
@@ -481,6 +482,25 @@ fn trained_fast(
         }
         (engine.parameters().unwrap().concat(), loss, engine.compression())
     })
+}
+
+#[test]
+fn the_memory_of_moments_is_that_of_one_or_two_numbers_for_each_weight() {
+    for (optimizer, moments) in [
+        (Optimizer::sgd(0.0), 1),
+        (Optimizer::lion(0.0), 1),
+        (Optimizer::lars(0.0), 1),
+        (Optimizer::adam(0.0), 2),
+        (Optimizer::adamw(0.0), 2),
+        (Optimizer::lamb(0.0), 2),
+    ] {
+        let ranks = VirtualRanks { count: 1, world: 1 };
+        let mut engine = engine(model(Norm::Group), ranks, optimizer, &alone());
+        engine.step(vec![share(8, 1)], plan(0), |_| true).unwrap();
+        let parameters = engine.model().parameter_count();
+        assert_eq!(engine.most_memory().moments, 4 * moments * parameters, "{optimizer:?}");
+        assert_eq!(Widths::of(optimizer, Precision::F32).moments, 4 * moments);
+    }
 }
 
 #[test]

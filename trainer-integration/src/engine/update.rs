@@ -8,7 +8,7 @@ use super::{Engine, Reduced, Reducing, StepInProgress};
 use crate::collective::CollectiveError;
 use crate::collective::numbers::add_right;
 use crate::ledger::Numbers;
-use crate::optim::{CHUNK, Norm, Optimizer, squares_of};
+use crate::optim::Optimizer;
 use crate::reduce::Pending;
 use crate::trace::Lane;
 use crate::zero::Zero;
@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// This rank's slices of a bucket's sums, with their blocks.
-    fn slices<'a>(&self, bucket: usize, sum: &'a [f32]) -> Vec<(usize, &'a [f32])> {
+    pub(super) fn slices<'a>(&self, bucket: usize, sum: &'a [f32]) -> Vec<(usize, &'a [f32])> {
         let mut end = 0;
         let slice = |(block, place): (usize, Range<usize>)| {
             let slice = &self.blocks[block].slice;
@@ -78,55 +78,25 @@ impl Engine {
         Ok(())
     }
 
-    /// The length of the gradient, from everybody's slices: the sums of chunks, which are nobody's in part, in the order of all.
-    pub(super) fn norm(&self, gradient: &[Numbers<f32>]) -> Result<Norm, CollectiveError> {
-        let mut norm = Norm::default();
-        let mut mine = Vec::new();
-        for (bucket, sum) in gradient.iter().enumerate() {
-            mine.extend(self.slices(bucket, sum).into_iter().map(|(_, slice)| squares_of(slice)));
-        }
-        if self.slices.zero == Zero::Nothing {
-            mine.iter().for_each(|squares| norm.add_squares(squares));
-            return Ok(norm);
-        }
-        let mine = mine.concat();
-        let all = self.comm.run(move |collective| collective.all_gather(bytemuck::cast_slice(&mine)))?;
-        let group = self.slices.mesh.group();
-        let mut taken = vec![0; group.len()];
-        let numbers: Vec<_> = group.iter().map(|rank| all[*rank as usize].numbers::<f64>()).collect();
-        for block in (0..self.reducer.buckets.count()).flat_map(|bucket| self.reducer.buckets.places(bucket))
-        {
-            let ownership = &self.blocks[block.0].ownership;
-            let mut squares = vec![0.0; ownership.trained.div_ceil(CHUNK)];
-            for (place, taken) in taken.iter_mut().enumerate() {
-                let slice = ownership.trained_of(place as u32);
-                let first = slice.start / CHUNK;
-                let chunks = first..first + slice.len().div_ceil(CHUNK);
-                let theirs = numbers[place].as_deref().and_then(|all| all.get(*taken..*taken + chunks.len()));
-                let theirs = theirs.ok_or_else(|| {
-                    let rank = group[place];
-                    let what = format!("{} bytes of squares", all[rank as usize].bytes().len());
-                    CollectiveError::Malformed { rank, what }
-                })?;
-                *taken += chunks.len();
-                squares[chunks].copy_from_slice(theirs);
-            }
-            norm.add_squares(&squares);
-        }
-        Ok(norm)
-    }
-
-    /// Moves the weights of this rank's slices against the gradient; all weights are there. Who keeps all of
+    /// Moves the weights of this rank's slices against the gradient, with the trust ratios of each block's parameters if there are any; all weights are there. Who keeps all of
     /// them gets the others' while training continues: those of the first blocks first, which are the first
     /// to be needed.
-    pub(super) fn update(&mut self, optimizer: Optimizer, gradient: &[Numbers<f32>], factor: f32, rate: f32) {
+    pub(super) fn update(
+        &mut self,
+        optimizer: Optimizer,
+        gradient: &[Numbers<f32>],
+        factor: f32,
+        trust: &[Vec<f32>],
+        rate: f32,
+    ) {
         let tracer = self.times.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
         let are_spread = matches!(self.slices.zero, Zero::Moments | Zero::Gradients);
         self.slices.gathering = (0..if are_spread { gradient.len() } else { 0 }).map(|_| None).collect();
         for (bucket, sum) in gradient.iter().enumerate().rev() {
             for (block, slice) in self.slices(bucket, sum) {
-                self.blocks[block].update(optimizer, rate, slice, factor);
+                let trust = trust.get(block).map_or(&[][..], Vec::as_slice);
+                self.blocks[block].update(optimizer, rate, slice, factor, trust);
             }
             if are_spread {
                 self.slices.gathering[bucket] = Some(self.spread(bucket));

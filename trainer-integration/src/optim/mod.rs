@@ -1,13 +1,15 @@
-//! Optimizers on flat buffers, element by element and therefore in any order; the learning rate over time ([`schedule`]), and the
-//! length of gradients ([`clip`]).
+//! Optimizers on flat buffers, element by element and therefore in any order; the learning rate over time ([`schedule`]), the
+//! length of gradients ([`clip`]), and that of each parameter ([`layerwise`]).
 
 pub mod clip;
+pub mod layerwise;
 pub mod schedule;
 
 use rayon::prelude::*;
 use serde::{Deserialize, Serialize};
 
 pub use clip::{Norm, squares_of};
+use layerwise::Lamb;
 pub use schedule::{LrDecay, Scaling, Schedule};
 
 /// Numbers of a block that one rank always owns together, so that sums over them have the same bits for any number of ranks.
@@ -69,6 +71,30 @@ pub enum Optimizer {
         /// Pull of decaying parameters towards zero.
         weight_decay: f32,
     },
+    /// AdamW's step, brought to the length of its parameter (You et al., ICLR 2020, arXiv:1904.00962):
+    /// u = m / (sqrt(v) + epsilon) + decay w with corrected moments, w -= rate |w| / |u| u. The paper's function of lengths is the identity.
+    /// See [`layerwise`] for the parameters that are excluded.
+    Lamb {
+        /// Memory of the first moment.
+        beta1: f32,
+        /// Memory of the second moment.
+        beta2: f32,
+        /// Keeps the division finite.
+        epsilon: f32,
+        /// Pull of decaying parameters towards zero.
+        weight_decay: f32,
+    },
+    /// Momentum of steps in proportion to their parameter (You, Gitman and Ginsburg, 2017, arXiv:1708.03888):
+    /// v = momentum v + rate trust |w| / (|g| + decay |w|) (g + decay w), w -= v. The rate is part of the velocity.
+    /// See [`layerwise`] for the parameters that are excluded.
+    Lars {
+        /// Share of the last velocity that is kept.
+        momentum: f32,
+        /// Length of a step, at rate 1, as a share of its parameter's length.
+        trust_coefficient: f32,
+        /// Pull of decaying parameters towards zero.
+        weight_decay: f32,
+    },
 }
 
 impl Optimizer {
@@ -90,6 +116,16 @@ impl Optimizer {
     /// Lion with its authors' constants.
     pub fn lion(weight_decay: f32) -> Optimizer {
         Optimizer::Lion { beta1: 0.9, beta2: 0.99, weight_decay }
+    }
+
+    /// LAMB with its authors' constants.
+    pub fn lamb(weight_decay: f32) -> Optimizer {
+        Optimizer::Lamb { beta1: 0.9, beta2: 0.999, epsilon: 1e-6, weight_decay }
+    }
+
+    /// LARS with its authors' constants.
+    pub fn lars(weight_decay: f32) -> Optimizer {
+        Optimizer::Lars { momentum: 0.9, trust_coefficient: 1e-3, weight_decay }
     }
 }
 
@@ -117,6 +153,17 @@ impl From<Optimizer> for Rule {
     }
 }
 
+/// Weights of one parameter that follow each other, and are moved alike.
+#[derive(Debug)]
+pub struct Stretch<'a> {
+    /// The weights.
+    pub weights: &'a mut [f32],
+    /// How much of the weight decay applies.
+    pub decay: f32,
+    /// The parameter's [trust ratio](Optimizer::trust_ratio). Other optimizers take no notice of it.
+    pub trust: f32,
+}
+
 /// An optimizer's state of one block.
 #[derive(Clone, Debug, Default)]
 pub struct Moments {
@@ -129,8 +176,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Moves weights against `gradient` multiplied by `factor`. The weights are stretches that follow each other, each with how much of the weight
-    /// decay applies to it.
+    /// Moves weights against `gradient` multiplied by `factor`. The weights are stretches that follow each other.
     ///
     /// # Panics
     /// If there are not as many of them as numbers in the gradient.
@@ -138,11 +184,11 @@ impl Moments {
         &mut self,
         optimizer: Optimizer,
         rate: f32,
-        stretches: Vec<(&mut [f32], f32)>,
+        stretches: Vec<Stretch<'_>>,
         gradient: &[f32],
         factor: f32,
     ) {
-        let count = stretches.iter().map(|(weights, _)| weights.len()).sum();
+        let count = stretches.iter().map(|stretch| stretch.weights.len()).sum();
         assert_eq!(gradient.len(), count, "one gradient per weight");
         self.steps += 1;
         self.first.resize(count, 0.0);
@@ -151,10 +197,10 @@ impl Moments {
         }
         let steps = self.steps;
         let mut end = 0;
-        for (weights, decay) in stretches {
+        for Stretch { weights, decay, trust } in stretches {
             let range = end..end + weights.len();
             end = range.end;
-            let turn = Turn { rate, decay, factor, steps };
+            let turn = Turn { rate, decay, trust, factor, steps };
             // Optimizers of one moment have no second to move.
             let second = self.second.get_mut(range.clone()).unwrap_or_default();
             let stretches = weights
@@ -187,6 +233,8 @@ struct Turn {
     rate: f32,
     /// How much of the weight decay applies.
     decay: f32,
+    /// The trust ratio.
+    trust: f32,
     /// By which the gradient is multiplied.
     factor: f32,
     /// Updates so far, with this one.
@@ -196,7 +244,7 @@ struct Turn {
 impl Optimizer {
     /// Whether it remembers two numbers for each weight.
     pub(crate) fn has_second_moment(self) -> bool {
-        matches!(self, Optimizer::Adam { .. } | Optimizer::AdamW { .. })
+        matches!(self, Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Lamb { .. })
     }
 
     fn by_one_moment(self, turn: Turn, weights: &mut [f32], gradient: &[f32], first: &mut [f32]) {
@@ -219,7 +267,16 @@ impl Optimizer {
                     *momentum = beta2 * *momentum + (1.0 - beta2) * gradient;
                 }
             }
-            Optimizer::Adam { .. } | Optimizer::AdamW { .. } => unreachable!("they have two moments"),
+            Optimizer::Lars { momentum, weight_decay, .. } => {
+                let (decay, rate) = (turn.decay * weight_decay, rate * turn.trust);
+                for ((weight, &gradient), velocity) in numbers {
+                    *velocity = momentum * *velocity + rate * (gradient * factor + decay * *weight);
+                    *weight -= *velocity;
+                }
+            }
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Lamb { .. } => {
+                unreachable!("they have two moments")
+            }
         }
     }
 
@@ -231,7 +288,16 @@ impl Optimizer {
         first: &mut [f32],
         second: &mut [f32],
     ) {
-        let Turn { rate, decay, factor, steps } = turn;
+        let Turn { rate, decay, trust, factor, steps } = turn;
+        if let Optimizer::Lamb { .. } = self {
+            let (lamb, rate) = (Lamb::of(self, decay, steps), rate * trust);
+            let numbers = weights.iter_mut().zip(gradient).zip(first.iter_mut().zip(second));
+            for ((weight, &gradient), (first, second)) in numbers {
+                (*first, *second) = lamb.moments(gradient * factor, *first, *second);
+                *weight -= rate * lamb.step(*weight, *first, *second);
+            }
+            return;
+        }
         let (Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
         | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay }) = self
         else {
@@ -276,12 +342,17 @@ fn power(base: f32, exponent: u32) -> f64 {
 mod tests {
     use super::*;
 
+    fn stretch(weights: &mut [f32], decay: f32) -> Stretch<'_> {
+        Stretch { weights, decay, trust: 1.0 }
+    }
+
     fn after(optimizer: Optimizer, rate: f32, gradients: &[[f32; 2]]) -> [f32; 2] {
         let mut weights = [1.0, 1.0];
         let mut moments = Moments::default();
         for gradient in gradients {
             let (decayed, kept) = weights.split_at_mut(1);
-            moments.update(optimizer, rate, vec![(decayed, 1.0), (kept, 0.0)], gradient, 1.0);
+            let stretches = vec![stretch(decayed, 1.0), stretch(kept, 0.0)];
+            moments.update(optimizer, rate, stretches, gradient, 1.0);
         }
         weights
     }
@@ -326,10 +397,12 @@ mod tests {
             (Optimizer::adam(0.5), Optimizer::adam(0.25)),
             (Optimizer::adamw(0.5), Optimizer::adamw(0.25)),
             (Optimizer::lion(0.5), Optimizer::lion(0.25)),
+            (Optimizer::lamb(0.5), Optimizer::lamb(0.25)),
+            (Optimizer::lars(0.5), Optimizer::lars(0.25)),
         ] {
             let after = |optimizer, share: f32| {
                 let mut weights = [1.0, -2.0];
-                let stretches = vec![(&mut weights[..], share)];
+                let stretches = vec![stretch(&mut weights, share)];
                 Moments::default().update(optimizer, 0.01, stretches, &[0.5, -3.0], 1.0);
                 weights
             };
@@ -361,9 +434,14 @@ mod tests {
 
     #[test]
     fn what_is_not_a_number_stays_one_and_is_not_hidden() {
-        for optimizer in
-            [Optimizer::sgd(0.0), Optimizer::adam(0.0), Optimizer::adamw(0.0), Optimizer::lion(0.0)]
-        {
+        for optimizer in [
+            Optimizer::sgd(0.0),
+            Optimizer::adam(0.0),
+            Optimizer::adamw(0.0),
+            Optimizer::lion(0.0),
+            Optimizer::lamb(0.0),
+            Optimizer::lars(0.0),
+        ] {
             assert!(after(optimizer, 0.01, &[[f32::NAN, 1.0]])[0].is_nan(), "{optimizer:?}");
         }
     }

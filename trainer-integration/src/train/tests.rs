@@ -69,14 +69,15 @@ fn the_same_weights_with_all_that_is_random_or_joined() {
 
 #[test]
 fn what_ranks_keep_slices_of_changes_nothing_that_is_learnt() {
-    for (precision, norm) in [
-        (Precision::F32, Norm::Batch),
-        (Precision::F32, Norm::Sync),
-        (Precision::Bf16, Norm::Group),
-        (Precision::F16, Norm::Sync),
+    let adamw = Optimizer::adamw(0.01);
+    for (precision, norm, optimizer) in [
+        (Precision::F32, Norm::Batch, adamw),
+        (Precision::F32, Norm::Sync, adamw),
+        (Precision::Bf16, Norm::Group, adamw),
+        (Precision::Bf16, Norm::Group, Optimizer::lamb(0.01)),
+        (Precision::F16, Norm::Sync, adamw),
     ] {
         let model = ModelOptions { norm, dropout: 0.2, ..ModelOptions::default() };
-        let optimizer = Optimizer::adamw(0.01);
         let config = TrainConfig { model, precision, optimizer, rate: 0.01, clip: Some(1.0), ..config() };
         let alone = on_threads(1, &config).remove(0);
         for zero in Zero::ALL {
@@ -376,6 +377,8 @@ fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
         TrainConfig { optimizer: Optimizer::adam(0.0), rate: 1e-3, ..config() },
         TrainConfig { optimizer: Optimizer::adamw(0.01), rate: 1e-3, ..config() },
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+        TrainConfig { optimizer: Optimizer::lamb(0.01), rate: 0.01, ..config() },
+        TrainConfig { optimizer: Optimizer::lars(5e-4), rate: 1.0, ..config() },
         TrainConfig { clip: Some(0.05), ..config() },
         TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, ..config() },
         TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, seed: 9, ..config() },
@@ -549,6 +552,8 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
         adam.clone(),
         TrainConfig { optimizer: Optimizer::adamw(0.01), ..adam.clone() },
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
+        TrainConfig { optimizer: Optimizer::lamb(0.01), rate: 0.01, ..config() },
+        TrainConfig { optimizer: Optimizer::lars(5e-4), rate: 1.0, ..config() },
         // So high a scale that the first steps are skipped.
         TrainConfig { precision: Precision::F16, loss_scale: LossScale::of_exponent(22), ..config() },
     ] {
@@ -586,8 +591,14 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
 
 #[test]
 fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not_tell_the_stage() {
-    let adam = TrainConfig { optimizer: Optimizer::adamw(0.1), rate: 1e-3, clip: Some(1.0), ..config() };
-    let whole = on_threads(1, &adam).remove(0);
+    let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 5e-4 };
+    for (optimizer, rate) in [(Optimizer::adamw(0.1), 1e-3), (Optimizer::lamb(0.01), 0.01), (lars, 0.5)] {
+        goes_on_at_any_stage(&TrainConfig { optimizer, rate, clip: Some(1.0), ..config() });
+    }
+}
+
+fn goes_on_at_any_stage(config: &TrainConfig) {
+    let whole = on_threads(1, config).remove(0);
     let mut names = BTreeSet::new();
     for (zero, world) in [
         (Zero::Nothing, 1),
@@ -601,7 +612,7 @@ fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not
     ] {
         let directory = tempfile::tempdir().unwrap();
         let place = StorePlace::Directory(directory.path().to_owned());
-        let sliced = TrainConfig { slicing: zero.into(), ..adam.clone() };
+        let sliced = TrainConfig { slicing: zero.into(), ..config.clone() };
         for outcome in in_parts(world, &sliced, &place, Some(8)) {
             assert!(matches!(outcome, Outcome::Stopped(_)), "{zero:?}, W={world}: {outcome:?}");
         }
@@ -610,7 +621,7 @@ fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not
         // On with another stage, other ranks.
         let next = Zero::ALL[(zero.stage() as usize + 1 + world as usize) % 4];
         for outcome in
-            in_parts(5 - world, &TrainConfig { slicing: next.into(), ..adam.clone() }, &place, None)
+            in_parts(5 - world, &TrainConfig { slicing: next.into(), ..config.clone() }, &place, None)
         {
             let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
             assert_eq!(trained.digest, whole.digest, "{zero:?}, W={world}, then {next:?}");

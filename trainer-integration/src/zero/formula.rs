@@ -38,8 +38,8 @@ impl Widths {
     /// Of this trainer on a CPU: all that stays has 32 bits, and computed values have those of the precision.
     pub fn of(optimizer: Optimizer, precision: Precision) -> Widths {
         let moments = match optimizer {
-            Optimizer::Sgd { .. } | Optimizer::Lion { .. } => 1,
-            Optimizer::Adam { .. } | Optimizer::AdamW { .. } => 2,
+            Optimizer::Sgd { .. } | Optimizer::Lion { .. } | Optimizer::Lars { .. } => 1,
+            Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Lamb { .. } => 2,
         };
         let copies = if precision == Precision::F32 { 0 } else { precision.bytes() };
         Widths { weights: 4, gradients: 4, moments: 4 * moments, copies }

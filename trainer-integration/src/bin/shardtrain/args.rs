@@ -103,7 +103,7 @@ pub(crate) struct Args {
     #[arg(help_heading = OPTIMIZER, long, value_enum, default_value_t = OptimizerName::Sgd)]
     pub(crate) optimizer: OptimizerName,
 
-    /// Peak learning rate [default: 0.1 for sgd, 0.001 for adam and adamw, 0.0001 for lion]
+    /// Peak learning rate [default: 0.1 for sgd, 0.001 for adam and adamw, 0.0001 for lion, 0.01 for lamb, 1 for lars]
     #[arg(help_heading = OPTIMIZER, long, value_name = "RATE")]
     pub(crate) lr: Option<f32>,
 
@@ -182,13 +182,18 @@ pub(crate) struct Args {
     #[arg(help_heading = OPTIMIZER, long, value_name = "NORM")]
     pub(crate) clip_grad_norm: Option<f32>,
 
-    /// Momentum coefficient of SGD [default: 0.9]
+    /// Momentum coefficient of SGD and LARS [default: 0.9]
     #[arg(help_heading = OPTIMIZER, long, value_name = "COEFFICIENT")]
     pub(crate) momentum: Option<f32>,
 
-    /// Weight decay; not applied to biases and normalization layers [default: 0.0005 for sgd, 0 for adam, 0.01 for adamw, 0.1 for lion]
+    /// Weight decay; not applied to biases and normalization layers [default: 0.0005 for sgd and lars, 0 for adam, 0.01 for adamw
+    /// and lamb, 0.1 for lion]
     #[arg(help_heading = OPTIMIZER, long, value_name = "DECAY")]
     pub(crate) weight_decay: Option<f32>,
+
+    /// Trust coefficient of LARS: the length of a layer's step at --lr 1, relative to that of its weights [default: 0.001]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "COEFFICIENT")]
+    pub(crate) trust_coefficient: Option<f32>,
 
     /// Epochs of linear warmup
     #[arg(help_heading = OPTIMIZER, long, value_name = "EPOCHS", default_value_t = 1.0)]
@@ -459,6 +464,10 @@ pub(crate) enum OptimizerName {
     AdamW,
     /// Lion (sign of the momentum)
     Lion,
+    /// LAMB (AdamW with a trust ratio for each layer)
+    Lamb,
+    /// LARS (SGD with a trust ratio for each layer)
+    Lars,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -530,8 +539,14 @@ impl Args {
             && (self.layers, self.heads, self.hidden_size) != (None, None, None)
         {
             "--layers, --heads and --hidden-size are those of --model gpt".to_owned()
-        } else if self.momentum.is_some() && self.optimizer != OptimizerName::Sgd {
-            "--momentum is that of --optimizer sgd".to_owned()
+        } else if self.momentum.is_some()
+            && !matches!(self.optimizer, OptimizerName::Sgd | OptimizerName::Lars)
+        {
+            "--momentum is that of --optimizer sgd and lars".to_owned()
+        } else if self.trust_coefficient.is_some() && self.optimizer != OptimizerName::Lars {
+            "--trust-coefficient is that of --optimizer lars".to_owned()
+        } else if self.trust_coefficient.is_some_and(|trust| !(trust.is_finite() && trust > 0.0)) {
+            "--trust-coefficient must be above 0".to_owned()
         } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != LrDecayName::Step {
             "--step-epochs and --step-factor are those of --schedule step".to_owned()
         } else if self.momentum.is_some_and(|momentum| !(0.0..1.0).contains(&momentum)) {
@@ -590,6 +605,8 @@ impl Args {
             OptimizerName::Sgd => 0.1,
             OptimizerName::Adam | OptimizerName::AdamW => 0.001,
             OptimizerName::Lion => 0.0001,
+            OptimizerName::Lamb => 0.01,
+            OptimizerName::Lars => 1.0,
         })
     }
 
@@ -627,13 +644,18 @@ impl Args {
 
     pub(crate) fn optimizer(&self) -> Optimizer {
         let decay = |default| self.weight_decay.unwrap_or(default);
+        let momentum = self.momentum.unwrap_or(0.9);
         match self.optimizer {
-            OptimizerName::Sgd => {
-                Optimizer::Sgd { momentum: self.momentum.unwrap_or(0.9), weight_decay: decay(5e-4) }
-            }
+            OptimizerName::Sgd => Optimizer::Sgd { momentum, weight_decay: decay(5e-4) },
             OptimizerName::Adam => Optimizer::adam(decay(0.0)),
             OptimizerName::AdamW => Optimizer::adamw(decay(0.01)),
             OptimizerName::Lion => Optimizer::lion(decay(0.1)),
+            OptimizerName::Lamb => Optimizer::lamb(decay(0.01)),
+            OptimizerName::Lars => Optimizer::Lars {
+                momentum,
+                trust_coefficient: self.trust_coefficient.unwrap_or(1e-3),
+                weight_decay: decay(5e-4),
+            },
         }
     }
 

@@ -251,6 +251,8 @@ impl PlanArgs {
             OptimizerName::Adam => Optimizer::adam(0.0),
             OptimizerName::AdamW => Optimizer::adamw(0.0),
             OptimizerName::Lion => Optimizer::lion(0.0),
+            OptimizerName::Lamb => Optimizer::lamb(0.0),
+            OptimizerName::Lars => Optimizer::lars(0.0),
         }
     }
 

@@ -41,13 +41,14 @@ struct Case<M, S> {
     model: M,
     weights: Vec<Vec<f32>>,
     share: S,
+    optimizer: Optimizer,
 }
 
 fn case<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Sync>(
     model: M,
     share: S,
 ) -> Case<M, S> {
-    Case { weights: model().initial(5), model, share }
+    Case { weights: model().initial(5), model, share, optimizer: Optimizer::adamw(0.1) }
 }
 
 /// Four steps over four virtual ranks, the second of them refused, the last short: a virtual rank with one row, one with none, whose rank computes
@@ -72,7 +73,7 @@ fn trained_in<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static> + Syn
     micro: Micro,
 ) -> Vec<(StepLoss, Weights)> {
     let ranks = VirtualRanks { count: 4, world };
-    let rule = Rule { optimizer: Optimizer::adamw(0.1), clip: Some(0.5) };
+    let rule = Rule { optimizer: case.optimizer, clip: Some(0.5) };
     spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
         let mut engine = sliced((case.model)(), &case.weights, zero, ranks, rule, &comm)
@@ -127,6 +128,64 @@ fn assert_same_bits<M: Fn() -> Model + Sync, S: Fn(usize, u64) -> Share<'static>
 fn every_stage_on_any_world_trains_the_same_weights() {
     for norm in [Norm::Batch, Norm::Sync, Norm::Group] {
         assert_same_bits(&case(|| super::model(norm), share), &norm.to_string());
+    }
+}
+
+/// Both optimizers that compare the lengths of parameters and steps, with steps that are long enough to be seen.
+fn with_trust_ratios() -> [Optimizer; 2] {
+    [Optimizer::lamb(0.1), Optimizer::Lars { momentum: 0.9, trust_coefficient: 1.0, weight_decay: 0.1 }]
+}
+
+#[test]
+fn so_do_optimizers_that_compare_the_lengths_of_parameters_that_lie_in_slices() {
+    for optimizer in with_trust_ratios() {
+        let conv = Case { optimizer, ..case(|| super::model(Norm::Batch), share) };
+        assert_same_bits(&conv, &format!("{optimizer:?}"));
+        let half = || {
+            let frozen = Dense { linear: linear(64, 64) }.no_grad();
+            Chain::start(frozen)
+                .then(Dense { linear: linear(64, 96) })
+                .then(Logits { linear: linear(96, 10) })
+        };
+        let half = Case { optimizer, ..case(|| half().into_model(), columns) };
+        assert_same_bits(&half, &format!("{optimizer:?}, frozen"));
+    }
+}
+
+#[test]
+fn a_ratio_is_that_of_the_whole_parameter_and_of_weights_alone() {
+    let moved = |optimizer| {
+        let mut engine =
+            engine(super::model(Norm::Group), VirtualRanks { count: 2, world: 1 }, optimizer, &alone());
+        let before = engine.weights().unwrap();
+        let shares = (0..2).map(|it| share(8, it)).collect();
+        engine.step(shares, StepPlan { rate: 0.25, ..plan(0) }, |_| true).unwrap();
+        (before, engine.weights().unwrap())
+    };
+    // The velocity is the rate times the trust coefficient times the length of the weights, whatever the length of the gradient.
+    let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.5, weight_decay: 0.0 };
+    for (optimizer, share) in [(Optimizer::lamb(0.0), 0.25), (lars, 0.125)] {
+        let (before, after) = moved(optimizer);
+        let length = |numbers: &mut dyn Iterator<Item = f32>| {
+            numbers.map(|it| f64::from(it).powi(2)).sum::<f64>().sqrt()
+        };
+        let mut adapted = 0;
+        for (before, after) in before.0.iter().zip(&after.0) {
+            let of_move =
+                length(&mut before.values.iter().zip(&after.values).map(|(one, other)| one - other));
+            let ratio = of_move / length(&mut before.values.iter().copied());
+            if before.shape.len() > 1 {
+                assert!((ratio - share).abs() < 1e-4, "{optimizer:?} {}: {ratio}", before.name);
+                adapted += 1;
+            } else {
+                assert!(
+                    (ratio - share).abs() > 1e-3 || ratio.is_nan(),
+                    "{optimizer:?} {} is excluded: {ratio}",
+                    before.name
+                );
+            }
+        }
+        assert!(adapted > 2);
     }
 }
 
