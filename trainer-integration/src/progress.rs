@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use shardd_client::loader::Deliveries;
 
 use crate::exact::Exact;
+use crate::optim::Plateau;
 use crate::scaling::LossScale;
 
 /// The state of a training in a checkpoint besides its numbers.
@@ -34,6 +35,9 @@ pub struct ProgressSoFar {
     /// The factor of the gradients of the next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// The learning rate and what decides its next fall, where the losses of epochs do.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plateau: Option<Plateau>,
     /// The samples given to virtual ranks in the epoch under way and the one before, if they are counted.
     #[serde(default, skip_serializing_if = "Deliveries::is_empty")]
     pub delivered: Deliveries,

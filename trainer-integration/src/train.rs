@@ -32,7 +32,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
-use crate::optim::{LrDecay, Optimizer, Rule, Schedule};
+use crate::optim::{LrDecay, Optimizer, Plateau, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Purpose, Recorder, Recording, digest_of};
 use crate::reduce::{Comm, Reduction, VirtualRanks};
@@ -488,6 +488,13 @@ impl Training<'_> {
             guard: match so_far {
                 None => Guard::new(self.config.guard),
                 Some(so_far) => Guard::resumed(self.config.guard, so_far),
+            },
+            plateau: match self.config.decline {
+                LrDecay::Plateau(how) => {
+                    let kept = so_far.and_then(|so_far| so_far.plateau);
+                    Some(kept.unwrap_or_else(|| Plateau::new(how, self.config.rate.into())))
+                }
+                _ => None,
             },
             place: checkpoint.map(|checkpoint| checkpoint.manifest.place),
             is_whole: true,

@@ -3,6 +3,7 @@
 
 pub mod clip;
 pub mod layerwise;
+pub mod plateau;
 pub mod schedule;
 
 use rayon::prelude::*;
@@ -10,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 pub use clip::{Norm, squares_of};
 use layerwise::Lamb;
+pub use plateau::{Plateau, ReduceOnPlateau};
 pub use schedule::{LrDecay, Scaling, Schedule};
 
 /// Numbers of a block that one rank always owns together, so that sums over them have the same bits for any number of ranks.

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::plateau::ReduceOnPlateau;
+
 /// How the learning rate falls once it was highest.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "name")]
@@ -20,6 +22,8 @@ pub enum LrDecay {
         /// The factor of the rate.
         factor: f32,
     },
+    /// When the mean loss of epochs no longer falls. A [`Plateau`](super::Plateau) decides it, and [`Schedule::rate`] is the limit until then.
+    Plateau(ReduceOnPlateau),
 }
 
 /// The learning rate: a linear rise, then what [`LrDecay`] says.
@@ -58,7 +62,7 @@ impl Schedule {
         let share = match self.decline {
             LrDecay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
             LrDecay::Linear => 1.0 - done,
-            LrDecay::Constant => 1.0,
+            LrDecay::Constant | LrDecay::Plateau(_) => 1.0,
             LrDecay::Step { epochs, factor } => {
                 let every = u64::from(epochs).saturating_mul(self.steps_per_epoch).max(1);
                 f64::from(factor).powi(i32::try_from(step / every).unwrap_or(i32::MAX))

@@ -68,6 +68,11 @@ impl Account {
         self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
     }
 
+    /// That of one epoch, if anything was learnt in it.
+    pub(super) fn mean(&self, epoch: u32) -> Option<f64> {
+        self.epochs.get(&epoch).map(|(sum, answers)| sum / *answers as f64)
+    }
+
     /// For a checkpoint, without what the guard remembers.
     pub(super) fn so_far(&self) -> ProgressSoFar {
         let epochs = self.epochs.iter().map(|(epoch, (sum, samples))| (*epoch, Exact(*sum), *samples));

@@ -17,6 +17,7 @@ use crate::engine::{StepLoss, StepPlan};
 use crate::error::TrainError;
 use crate::ledger::Usage;
 use crate::optim::Schedule;
+use crate::progress::ProgressSoFar;
 use crate::record::{Noted, Recorder};
 use crate::reduce::VirtualRanks;
 use crate::scaling::LossScale;
@@ -90,7 +91,7 @@ impl Steps<'_> {
         wait_s: f64,
     ) -> Result<Computed, TrainError> {
         let decoding = self.tracer.span(Lane::Data, || "decode");
-        let TrainState { engine, account, guard, place, is_whole } = &mut *self.state;
+        let TrainState { engine, account, guard, plateau, place, is_whole } = &mut *self.state;
         let number = u64::from(step.epoch) * self.schedule.steps_per_epoch + step.step;
         let start = Place { epoch: step.start.0, position: step.start.1 };
         if let Some(place) = place.filter(|place| *place != start) {
@@ -98,7 +99,9 @@ impl Steps<'_> {
                 "a step begins at {start}, the one before ended at {place}"
             )));
         }
-        let plan = StepPlan { number, epoch: step.epoch, rate: self.schedule.rate(number) };
+        let rate = self.schedule.rate(number);
+        let rate = plateau.as_ref().map_or(rate, |plateau| plateau.limit(rate));
+        let plan = StepPlan { number, epoch: step.epoch, rate };
         let (shares, inputs) = feed.shares(step, prepared)?;
         engine.digest_gradients(self.recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
         drop(decoding);
@@ -157,10 +160,28 @@ impl Steps<'_> {
             }
             Verdict::Stop(_) => {}
         }
+        if step.step + 1 == self.schedule.steps_per_epoch {
+            self.end_epoch(step.epoch);
+        }
         self.note(computed)?;
         match computed.verdict {
             Verdict::Stop(what) => Err(TrainError::BadStep { epoch: step.epoch, step: step.step, what }),
             _ => Ok(()),
+        }
+    }
+
+    /// Lets the learning rate fall, if the mean loss of the epoch says so. The data of an epoch is not read again after going back to a checkpoint, so each epoch is
+    /// taken in once.
+    fn end_epoch(&mut self, epoch: u32) {
+        let TrainState { account, plateau, .. } = &mut *self.state;
+        let Some((plateau, loss)) = plateau.as_mut().zip(account.mean(epoch)) else { return };
+        if plateau.observe(loss) && self.training.comm.rank() == 0 {
+            info!(
+                epoch,
+                loss,
+                rate = plateau.rate(),
+                "the loss has stopped falling; the learning rate falls"
+            );
         }
     }
 
@@ -287,8 +308,8 @@ impl Draft<'_> {
     ) -> Result<Snapshot<'a>, CheckpointError> {
         let before = recorder.map(Recorder::draft).transpose()?.flatten();
         let run = self.training.persistence.checkpoints.as_ref().map(|it| it.shelf.run().to_string());
-        let TrainState { engine, account, guard, place, .. } = state;
-        let progress = guard.remember(account.so_far());
+        let TrainState { engine, account, guard, plateau, place, .. } = state;
+        let progress = ProgressSoFar { plateau: *plateau, ..guard.remember(account.so_far()) };
         let place = place.unwrap_or_default();
         let snapshot = engine.snapshot(run.unwrap_or_default(), kept(self.settings), place, progress)?;
         Ok(Snapshot { before, ..snapshot })

@@ -13,6 +13,7 @@ use crate::collective::tcp::{Rendezvous, TcpOptions, connect};
 use crate::collective::{ThreadCollective, spawn};
 use crate::data::MemoryRows;
 use crate::models::{GptSize, ModelKind, ModelOptions, Norm};
+use crate::optim::ReduceOnPlateau;
 use crate::source::{SourceError, Step};
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_images, pattern_vectors};
 use crate::weights::Named;
@@ -370,6 +371,36 @@ fn the_same_weights_on_any_number_of_threads() {
     }
 }
 
+/// A loss is lower only if it is below a millionth of the lowest.
+fn on_any_plateau() -> LrDecay {
+    LrDecay::Plateau(ReduceOnPlateau {
+        factor: 0.5,
+        patience: 0,
+        threshold: 1.0 - 1e-6,
+        ..ReduceOnPlateau::default()
+    })
+}
+
+#[test]
+fn the_rate_falls_after_an_epoch_whose_loss_is_no_lower_and_the_steps_say_so() {
+    for world in [1, 3] {
+        let rates = spawn(world, |collective: ThreadCollective| {
+            let ranks = VirtualRanks { count: 4, world };
+            let mut source = MemorySteps::new(digits_like_rows(ROWS, 1), ranks, collective.rank(), 8, EPOCHS);
+            let config = TrainConfig { decline: on_any_plateau(), ..config() };
+            let mut rates = Vec::new();
+            let mut note = |progress: Progress| rates.push(progress.rate);
+            let trained = train(&config, Box::new(collective), &mut source, None, &mut note).unwrap();
+            (trained.loss_per_epoch, rates)
+        });
+        for (losses, rates) in rates {
+            // Warm-up is the first epoch, and the lowest loss before it is infinite.
+            assert!(rates[..11].is_sorted() && rates[11..22].iter().all(|rate| *rate == 0.1), "{rates:?}");
+            assert!(rates[22..].iter().all(|rate| *rate == 0.05), "{rates:?} after {losses:?}");
+        }
+    }
+}
+
 #[test]
 fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
     let rules = [
@@ -384,6 +415,7 @@ fn every_rule_gives_its_own_weights_and_the_same_on_any_number_of_ranks() {
         TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, seed: 9, ..config() },
         TrainConfig { decline: LrDecay::Linear, ..config() },
         TrainConfig { decline: LrDecay::Step { epochs: 1, factor: 0.5 }, ..config() },
+        TrainConfig { decline: on_any_plateau(), ..config() },
     ];
     let mut digests = BTreeSet::from([on_threads(1, &config()).remove(0).digest]);
     for rule in &rules {
@@ -554,6 +586,8 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
         TrainConfig { optimizer: Optimizer::lamb(0.01), rate: 0.01, ..config() },
         TrainConfig { optimizer: Optimizer::lars(5e-4), rate: 1.0, ..config() },
+        // So high a threshold that the rate falls after every epoch but the first, and one of the parts ends between two epochs.
+        TrainConfig { decline: on_any_plateau(), ..config() },
         // So high a scale that the first steps are skipped.
         TrainConfig { precision: Precision::F16, loss_scale: LossScale::of_exponent(22), ..config() },
     ] {

@@ -7,6 +7,7 @@ use super::agree::kept;
 use super::guard::Guard;
 use crate::checkpoint::{Manifest, PeerCheckpoint, Place, Settings};
 use crate::engine::Engine;
+use crate::optim::Plateau;
 use crate::progress::ProgressSoFar;
 
 /// Where a rank leaves its state of a training whose group has ended: shared by its clones.
@@ -34,6 +35,8 @@ pub(super) struct TrainState {
     pub(super) engine: Engine,
     pub(super) account: Account,
     pub(super) guard: Guard,
+    /// Where the losses of epochs decide the learning rate.
+    pub(super) plateau: Option<Plateau>,
     /// The place where the source resumes, if it has begun.
     pub(super) place: Option<Place>,
     /// Whether all of this is of the same step: not while it goes back to a checkpoint.
@@ -49,7 +52,7 @@ impl TrainState {
         let (loss_scale, virtual_ranks) = (self.engine.loss_scale(), self.engine.virtual_rank_count());
         let (layout, state) = self.engine.remains();
         let progress = self.guard.remember(self.account.so_far());
-        let progress = ProgressSoFar { loss_scale, ..progress };
+        let progress = ProgressSoFar { loss_scale, plateau: self.plateau, ..progress };
         let manifest = Manifest {
             format: Manifest::FORMAT,
             run,

@@ -17,7 +17,7 @@ use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::dtype::ReduceDtype;
 use shardd_trainer::launch_env::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
-use shardd_trainer::optim::{LrDecay, Optimizer, Scaling};
+use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
 use shardd_trainer::reduce::Reduction;
 use shardd_trainer::scaling::LossScale;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
@@ -127,6 +127,26 @@ pub(crate) struct Args {
     /// Decay factor with --schedule step [default: 0.1]
     #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "FACTOR")]
     pub(crate) step_factor: Option<f32>,
+
+    /// Decay factor with --schedule plateau [default: 0.1]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "FACTOR")]
+    pub(crate) plateau_factor: Option<f64>,
+
+    /// Epochs without a lower mean loss before a decay with --schedule plateau [default: 10]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "EPOCHS")]
+    pub(crate) plateau_patience: Option<u32>,
+
+    /// Share of the lowest mean loss by which a loss must be below it to count as lower, with --schedule plateau [default: 0.0001]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "SHARE")]
+    pub(crate) plateau_threshold: Option<f64>,
+
+    /// Epochs after a decay that do not count towards the next one, with --schedule plateau [default: 0]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "EPOCHS")]
+    pub(crate) plateau_cooldown: Option<u32>,
+
+    /// Lowest learning rate of --schedule plateau [default: 0]
+    #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "RATE")]
+    pub(crate) min_lr: Option<f64>,
 
     /// Dropout probability before the last layer
     #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "P", default_value_t = 0.0)]
@@ -509,6 +529,8 @@ pub(crate) enum LrDecayName {
     Constant,
     /// Step decay
     Step,
+    /// Decay when the mean training loss of epochs stops falling
+    Plateau,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -549,6 +571,16 @@ impl Args {
             "--trust-coefficient must be above 0".to_owned()
         } else if (self.step_epochs, self.step_factor) != (None, None) && self.schedule != LrDecayName::Step {
             "--step-epochs and --step-factor are those of --schedule step".to_owned()
+        } else if self.has_plateau_settings() && self.schedule != LrDecayName::Plateau {
+            "--plateau-factor, --plateau-patience, --plateau-threshold, --plateau-cooldown and --min-lr are those of \
+             --schedule plateau"
+                .to_owned()
+        } else if self.plateau_factor.is_some_and(|factor| !(factor > 0.0 && factor < 1.0)) {
+            "--plateau-factor must be above 0 and below 1".to_owned()
+        } else if self.plateau_threshold.is_some_and(|threshold| !(0.0..1.0).contains(&threshold)) {
+            "--plateau-threshold must be at least 0 and below 1".to_owned()
+        } else if self.min_lr.is_some_and(|rate| !(rate.is_finite() && rate >= 0.0)) {
+            "--min-lr must not be negative".to_owned()
         } else if self.momentum.is_some_and(|momentum| !(0.0..1.0).contains(&momentum)) {
             "--momentum must be at least 0 and below 1".to_owned()
         } else if self.weight_decay.is_some_and(|decay| !(decay.is_finite() && decay >= 0.0)) {
@@ -639,7 +671,24 @@ impl Args {
                 epochs: self.step_epochs.unwrap_or(30),
                 factor: self.step_factor.unwrap_or(0.1),
             },
+            LrDecayName::Plateau => {
+                let usual = ReduceOnPlateau::default();
+                LrDecay::Plateau(ReduceOnPlateau {
+                    factor: self.plateau_factor.unwrap_or(usual.factor),
+                    patience: self.plateau_patience.unwrap_or(usual.patience),
+                    threshold: self.plateau_threshold.unwrap_or(usual.threshold),
+                    cooldown: self.plateau_cooldown.unwrap_or(usual.cooldown),
+                    min_lr: self.min_lr.unwrap_or(usual.min_lr),
+                })
+            }
         }
+    }
+
+    fn has_plateau_settings(&self) -> bool {
+        let &Args { plateau_factor, plateau_patience, plateau_threshold, plateau_cooldown, min_lr, .. } =
+            self;
+        [plateau_factor, plateau_threshold, min_lr].iter().any(Option::is_some)
+            || [plateau_patience, plateau_cooldown].iter().any(Option::is_some)
     }
 
     pub(crate) fn optimizer(&self) -> Optimizer {
