@@ -72,8 +72,8 @@ pub fn evaluate(
         }
         let positions: Vec<u64> = range.collect();
         let samples = spec.read(&batch, &positions)?;
-        let input = spec.shape().part(samples.features, batch.num_rows(), engine.device());
-        let output = engine.output(Some(vec![input]), running)?;
+        let input = spec.shape().parts(samples.features, batch.num_rows(), engine.device());
+        let output = engine.output(Some(input), running)?;
         let logits = from_parts::<burn::tensor::Tensor<2>>(output.expect("what goes in comes out"));
         let loss = cross_entropy(&to_numbers(logits), &samples.labels, spec.classes());
         found.push(Chunk { correct: loss.correct, loss: loss.sum });

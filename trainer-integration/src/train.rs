@@ -712,7 +712,11 @@ impl Training<'_> {
 
     /// The test data may lay its columns out differently, but must look the same to the model.
     fn test_spec(&self, spec: &InputSpec, test: &dyn Rows) -> Result<InputSpec, TrainError> {
-        let options = InputOptions { classes: Some(spec.classes()), ..self.config.input.clone() };
+        let features = match spec.shape() {
+            InputShape::Sparse(features) => Some(features),
+            _ => self.config.input.features,
+        };
+        let options = InputOptions { classes: Some(spec.classes()), features, ..self.config.input.clone() };
         let test_spec = InputSpec::from_schema(&test.schema(), &options)?;
         if test_spec.shape() != spec.shape() {
             let (test, train) = (test_spec.shape(), spec.shape());

@@ -36,9 +36,32 @@ pub enum InputError {
         "label {label:?} of the sample at position {position} is not one of the {classes} classes of the training data"
     )]
     ClassName { label: String, position: u64, classes: usize },
+    /// Nothing says how many features there are.
+    #[error(
+        "nothing says how many features the sparse column {column:?} has; give --features, one more than the largest index"
+    )]
+    Features { column: String },
+    /// There are none, or more than indices are exact for.
+    #[error("column {column:?} with {features} features cannot be learnt: at least 1, at most {most}")]
+    FeatureCount { column: String, features: usize, most: usize },
+    /// The number of features is given, and there are none.
+    #[error("--features is for a sparse column, and there is none (columns: {columns}); leave it out")]
+    NotSparse { columns: String },
+    /// A sample has a feature that does not exist.
+    #[error(
+        "index {index} of column {column:?} in the sample at position {position} is not one of the {features} features (0 to {}); \
+         give --features, one more than the largest index", features - 1
+    )]
+    Index { column: String, index: u32, position: u64, features: usize },
+    /// Sparse rows are asked for with their zeros, and are too many numbers.
+    #[error(
+        "{rows} rows of {features} features are more numbers than a batch may have ({most}); read them with InputSpec::stored"
+    )]
+    TooWide { rows: usize, features: usize, most: usize },
     /// There is nothing to learn from.
     #[error(
-        "no column to learn from: need an image, a fixed-shape tensor or numeric columns (columns: {columns})"
+        "no column to learn from: need an image, a fixed-shape tensor, a sparse column (lists of index and value) or numeric columns \
+         (columns: {columns})"
     )]
     NoInput { columns: String },
     /// The tensor does not have the shape of an image or a vector.

@@ -1,9 +1,11 @@
 //! From Arrow rows to the numbers a model takes. Knows schemas and images, not loaders or models' layers.
 
 mod augment;
+mod convert;
 mod decode;
 mod error;
 mod evaluation;
+mod sparse;
 mod spec;
 mod stored;
 

@@ -5,14 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray};
-use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Schema, UInt8Type};
 use serde_json::Value;
 use shardfmt::Digest;
 
+use super::convert::{converted, numbers};
 use super::error::InputError;
 use super::stored::{StoredSamples, Values};
-use super::{Samples, decode};
+use super::{Samples, decode, sparse};
 use crate::models::InputShape;
 
 /// The facts that the schema does not have.
@@ -29,6 +29,8 @@ pub struct InputOptions {
     pub input_max: Option<f32>,
     /// Width and height that encoded images are brought to. Default 32.
     pub image_size: usize,
+    /// How many features a sparse column has, one more than its largest index; default: its metadata `shardd.features`.
+    pub features: Option<usize>,
 }
 
 impl Default for InputOptions {
@@ -39,6 +41,7 @@ impl Default for InputOptions {
             class_names: None,
             input_max: None,
             image_size: 32,
+            features: None,
         }
     }
 }
@@ -47,6 +50,7 @@ impl Default for InputOptions {
 enum Source {
     Image { column: String, size: usize },
     Tensor { column: String, width: usize, max: f32 },
+    Sparse { column: String },
     Columns(Vec<String>),
     Tokens { column: String, width: usize },
 }
@@ -77,7 +81,8 @@ impl fmt::Debug for InputSpec {
 }
 
 impl InputSpec {
-    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, all numeric columns. Without the label,
+    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, a sparse column (lists of index and value), all
+    /// numeric columns. Without the label,
     /// a column `tokens` of sequences of one length is a text to continue.
     ///
     /// # Errors
@@ -126,6 +131,9 @@ impl InputSpec {
             schema.fields().iter().map(|field| &**field).filter(|field| *field.name() != label).collect();
         let (source, shape) =
             find_source(&inputs, options)?.ok_or_else(|| InputError::NoInput { columns: columns() })?;
+        if options.features.is_some() && !matches!(source, Source::Sparse { .. }) {
+            return Err(InputError::NotSparse { columns: columns() });
+        }
         Ok(InputSpec { source, label, shape, classes, class_numbers })
     }
 
@@ -190,6 +198,9 @@ impl InputSpec {
                     _ => Values::Floats { values: numbers(column, &values)?.values().to_vec(), max: *max },
                 }
             }
+            Source::Sparse { column } => {
+                Values::Sparse(sparse::read(column, present(column)?, self.shape.len(), positions)?)
+            }
             Source::Columns(names) => {
                 let columns = names.iter().map(|name| numbers(name, present(name)?));
                 let columns: Vec<Float32Array> = columns.collect::<Result<_, _>>()?;
@@ -227,7 +238,10 @@ impl InputSpec {
         }
         let classes = self.classes;
         let array = converted::<Int64Array>(&self.label, array, &DataType::Int64)?;
+        // libsvm's two classes are -1 and 1.
+        let is_signed = matches!(self.source, Source::Sparse { .. }) && classes == 2;
         let check = |(&label, &position): (&i64, &u64)| match usize::try_from(label) {
+            Err(_) if label == -1 && is_signed => Ok(0),
             Ok(class) if class < classes => Ok(class as u32),
             _ => Err(InputError::Label { label, position, classes }),
         };
@@ -303,6 +317,16 @@ fn find_source(
         let max = options.input_max.unwrap_or_else(|| largest(item.data_type()));
         return Ok(Some((Source::Tensor { column, width, max }, shape)));
     }
+    if let Some(field) = inputs.iter().find(|field| sparse::is_sparse(field)) {
+        let (column, most) = (field.name().clone(), sparse::MOST_FEATURES);
+        let Some(features) = options.features.or_else(|| sparse::features(field)) else {
+            return Err(InputError::Features { column });
+        };
+        if features == 0 || features > most {
+            return Err(InputError::FeatureCount { column, features, most });
+        }
+        return Ok(Some((Source::Sparse { column }, InputShape::Sparse(features))));
+    }
     let is_number =
         |field: &&&Field| field.data_type().is_numeric() || *field.data_type() == DataType::Boolean;
     let names: Vec<String> = inputs.iter().filter(is_number).map(|field| field.name().clone()).collect();
@@ -348,23 +372,6 @@ fn flat(column: &str, array: &ArrayRef, width: usize) -> Result<ArrayRef, InputE
     let list = array.as_fixed_size_list_opt();
     let list = list.ok_or_else(|| InputError::Column { column: column.to_owned() })?;
     Ok(list.values().slice(list.value_offset_at(0), list.len() * width))
-}
-
-fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, InputError> {
-    converted(column, array, &DataType::Float32)
-}
-
-fn converted<T: Array + Clone + 'static>(
-    column: &str,
-    array: &ArrayRef,
-    to: &DataType,
-) -> Result<T, InputError> {
-    // A number that does not fit is an error, not a null.
-    let strict = CastOptions { safe: false, ..CastOptions::default() };
-    let converted = cast_with_options(array, to, &strict)
-        .map_err(|source| InputError::Numbers { column: column.to_owned(), source })?;
-    let array: Option<&T> = Arc::as_ref(&converted).as_any().downcast_ref();
-    Ok(array.expect("cast gives the type asked for").clone())
 }
 
 #[cfg(test)]

@@ -6,13 +6,15 @@ use shardd_store::record::Digest128;
 
 use super::Augmentation;
 use super::augment::{Move, apply};
-use crate::models::InputShape;
+use super::sparse::SparseValues;
+use crate::models::{InputShape, SparseRows};
 use crate::tensor_tree::{Part, parts_of};
 
 /// Rows as numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     /// One row of [`InputSpec::shape`](super::InputSpec::shape) after the other; tokens are whole numbers, which are exact up to 2^24.
+    /// Of a sparse row: its indices, which are exact likewise, then as many values; all rows are as long as the longest.
     pub features: Vec<f32>,
     /// The class of each; of tokens, what follows each of them.
     pub labels: Vec<u32>,
@@ -39,6 +41,8 @@ pub(super) enum Values {
     Floats { values: Vec<f32>, max: f32 },
     /// Numbers of tokens.
     Tokens(Vec<i32>),
+    /// The present features of sparse rows.
+    Sparse(SparseValues),
 }
 
 /// The largest byte of a decoded image.
@@ -62,10 +66,14 @@ impl StoredSamples {
             Values::Pixels(values) => (1, values, BRIGHTEST),
             Values::Floats { values, max } => (2, bytemuck::cast_slice(values), *max),
             Values::Tokens(values) => (3, bytemuck::cast_slice(values), 1.0),
+            Values::Sparse(sparse) => (4, bytemuck::cast_slice(&sparse.values), 1.0),
         };
         hasher.update(&[kind]).update(&max.to_le_bytes());
         // Lengths keep what follows each other apart.
         hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+        if let Values::Sparse(SparseValues { indices, longest, .. }) = &self.values {
+            hasher.update(&(*longest as u64).to_le_bytes()).update(bytemuck::cast_slice(indices));
+        }
         hasher.update(&(self.labels.len() as u64).to_le_bytes()).update(bytemuck::cast_slice(&self.labels));
         for change in &self.moves {
             hasher.update(&change.to_bytes());
@@ -90,6 +98,7 @@ impl StoredSamples {
             Values::Bytes { values, .. } | Values::Pixels(values) => values.len(),
             Values::Floats { values, .. } => size_of_val(&values[..]),
             Values::Tokens(values) => size_of_val(&values[..]),
+            Values::Sparse(sparse) => size_of_val(&sparse.indices[..]) + size_of_val(&sparse.values[..]),
         }
     }
 
@@ -104,6 +113,7 @@ impl StoredSamples {
                 values
             }
             Values::Tokens(values) => values.into_iter().map(|token| token as f32).collect(),
+            Values::Sparse(sparse) => sparse.into_features(),
         };
         if let InputShape::Image(shape) = shape
             && !moves.is_empty()
@@ -114,7 +124,7 @@ impl StoredSamples {
     }
 
     /// The input of a model's first block, made on the device from stored values; and the labels.
-    pub fn on_device(self, device: &Device) -> (Part, Vec<u32>) {
+    pub fn on_device(self, device: &Device) -> (Vec<Part>, Vec<u32>) {
         let StoredSamples { values, labels, shape, moves } = self;
         let rows = labels.len() / shape.answers();
         let dims = shape.rows(rows);
@@ -139,22 +149,26 @@ impl StoredSamples {
                 let count = [values.len()];
                 let tokens =
                     Tensor::<1, Int>::from_data(TensorData::new(values, count), (device, DType::I32));
-                return (only(parts_of(tokens.reshape([rows, shape.len()]))), labels);
+                return (parts_of(tokens.reshape([rows, shape.len()])), labels);
+            }
+            Values::Sparse(SparseValues { indices, values, longest }) => {
+                let (count, dims) = ([values.len()], [rows, longest]);
+                let indices =
+                    Tensor::<1, Int>::from_data(TensorData::new(indices, count), (device, DType::I32));
+                let values = Tensor::<1>::from_data(TensorData::new(values, count), (device, DType::F32));
+                let sparse = SparseRows { indices: indices.reshape(dims), values: values.reshape(dims) };
+                return (parts_of(sparse), labels);
             }
         };
-        let part = match shape {
+        let parts = match shape {
             InputShape::Image([channels, height, width]) => {
                 let images = features.reshape([rows, channels, height, width]);
-                only(parts_of(if moves.is_empty() { images } else { moved(images, &moves) }))
+                parts_of(if moves.is_empty() { images } else { moved(images, &moves) })
             }
-            _ => only(parts_of(features.reshape([rows, shape.len()]))),
+            _ => parts_of(features.reshape([rows, shape.len()])),
         };
-        (part, labels)
+        (parts, labels)
     }
-}
-
-fn only(parts: Vec<Part>) -> Part {
-    parts.into_iter().next().expect("a tensor is one part")
 }
 
 /// All of a channel before the next one, image by image.
@@ -213,7 +227,12 @@ mod tests {
                 let values = pixels().map(f32::from).collect();
                 (Values::Floats { values, max: 1.0 }, InputShape::Features(size))
             }
-            _ => (Values::Tokens(pixels().map(i32::from).collect()), InputShape::Tokens(size)),
+            4 => (Values::Tokens(pixels().map(i32::from).collect()), InputShape::Tokens(size)),
+            _ => {
+                let indices = pixels().map(i32::from).collect();
+                let values = pixels().map(|byte| f32::from(byte) * 0.37 - 9.0).collect();
+                (Values::Sparse(SparseValues { indices, values, longest: size }), InputShape::Sparse(256))
+            }
         };
         StoredSamples::new(values, vec![0; rows * shape.answers()], shape)
     }
@@ -233,7 +252,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
         fn a_device_makes_the_same_bits_of_what_is_stored_as_the_host(
-            kind in 0usize..5, rows in 1usize..5, channels in 1usize..4, height in 1usize..20, width in 1usize..20,
+            kind in 0usize..6, rows in 1usize..5, channels in 1usize..4, height in 1usize..20, width in 1usize..20,
             max in prop::sample::select(vec![255.0f32, 16.0, 1.0, 3.7]), seed: u64, epoch in 0u32..9, augments: bool,
         ) {
             let by = if augments { Augmentation::CropFlip } else { Augmentation::None };
@@ -242,9 +261,13 @@ mod tests {
             let stored = stored.augmented(by, seed, epoch, &positions);
             let shape = stored.shape;
             let host = stored.clone().on_host();
-            let (part, labels) = stored.on_device(&Device::flex());
-            prop_assert_eq!(part.shape(), &shape.rows(rows)[..]);
-            prop_assert_eq!(bits(&part), host.features.iter().map(|number| number.to_bits()).collect::<Vec<_>>());
+            let (there, labels) = stored.on_device(&Device::flex());
+            let here = shape.parts(host.features, rows, &Device::flex());
+            prop_assert_eq!(here.len(), there.len());
+            for (here, there) in here.iter().zip(&there) {
+                prop_assert_eq!(here.shape(), there.shape());
+                prop_assert_eq!(bits(here), bits(there));
+            }
             prop_assert_eq!(labels, host.labels);
         }
     }

@@ -11,7 +11,7 @@ use crate::models::InputShape;
 /// The samples of a step, as tensors.
 #[derive(Clone, Debug)]
 pub struct TensorBatch {
-    /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers.
+    /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers, and sparse rows have their zeros.
     pub inputs: Tensor<2>,
     /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`.
     pub targets: Tensor<1, Int>,
@@ -43,7 +43,7 @@ impl TensorBatcher {
     /// The rows of all micro-batches, one after the other.
     ///
     /// # Errors
-    /// Names the first sample that has no usable label or input.
+    /// Names the first sample that has no usable label or input. When sparse rows are too many numbers with their zeros.
     pub fn try_batch(
         &self,
         micro_batches: &[MicroBatch],
@@ -51,7 +51,10 @@ impl TensorBatcher {
     ) -> Result<TensorBatch, InputError> {
         let mut all = Samples { features: Vec::new(), labels: Vec::new() };
         for micro_batch in micro_batches.iter().filter(|micro_batch| !micro_batch.positions.is_empty()) {
-            let samples = self.spec.read(&micro_batch.batch, &micro_batch.positions)?;
+            let mut samples = self.spec.read(&micro_batch.batch, &micro_batch.positions)?;
+            if let InputShape::Sparse(features) = self.spec.shape() {
+                samples.features = with_zeros(&samples, features)?;
+            }
             if all.labels.is_empty() {
                 all = samples;
             } else {
@@ -68,6 +71,22 @@ impl TensorBatcher {
             shape,
         })
     }
+}
+
+/// Sparse rows with their zeros.
+fn with_zeros(sparse: &Samples, features: usize) -> Result<Vec<f32>, InputError> {
+    const MOST: usize = 1 << 28;
+    let rows = sparse.labels.len();
+    if rows.saturating_mul(features) > MOST {
+        return Err(InputError::TooWide { rows, features, most: MOST });
+    }
+    let mut dense = vec![0.0; rows * features];
+    let present = sparse.features.len() / rows.max(1);
+    for (row, dense) in sparse.features.chunks(present.max(1)).zip(dense.chunks_mut(features)) {
+        let (indices, values) = row.split_at(present / 2);
+        indices.iter().zip(values).for_each(|(index, value)| dense[*index as usize] += value);
+    }
+    Ok(dense)
 }
 
 /// Feeds a batcher of single items with the rows of micro-batches: for one that is there already.

@@ -5,14 +5,16 @@ mod gpt;
 mod mlp;
 mod perceptron;
 mod resnet;
+mod sparse;
 
 use burn::tensor::Device;
 
 pub use conv::{Norm, conv_net};
 pub use gpt::{Gpt, GptSize, gpt};
 pub use mlp::Mlp;
-pub use perceptron::perceptron;
+pub use perceptron::{linear, perceptron};
 pub use resnet::{Resnet18, resnet18};
+pub use sparse::{SparseRows, sparse_linear, sparse_perceptron};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -38,16 +40,18 @@ pub enum InputShape {
     Image(ImageShape),
     /// A number of columns.
     Features(usize),
+    /// A number of columns, of which a row has a few that are not zero.
+    Sparse(usize),
     /// A number of tokens; the target of each is the next one.
     Tokens(usize),
 }
 
 impl InputShape {
-    /// Numbers per sample.
+    /// Numbers per sample; of a sparse one, those that are zero among them.
     pub fn len(self) -> usize {
         match self {
             InputShape::Image(shape) => shape.iter().product(),
-            InputShape::Features(count) | InputShape::Tokens(count) => count,
+            InputShape::Features(count) | InputShape::Sparse(count) | InputShape::Tokens(count) => count,
         }
     }
 
@@ -60,7 +64,7 @@ impl InputShape {
     pub fn rows(self, count: usize) -> Vec<usize> {
         match self {
             InputShape::Image([channels, height, width]) => vec![count, channels, height, width],
-            InputShape::Features(columns) => vec![count, columns],
+            InputShape::Features(columns) | InputShape::Sparse(columns) => vec![count, columns],
             InputShape::Tokens(length) => vec![count, length],
         }
     }
@@ -70,13 +74,24 @@ impl InputShape {
         if let InputShape::Tokens(length) = self { length } else { 1 }
     }
 
-    /// A number of samples for a model's first block: floats, and tokens as integers.
-    pub fn part(self, values: Vec<f32>, count: usize, device: &Device) -> Part {
+    /// A number of samples for a model's first block, from [`Samples::features`](crate::data::Samples): floats, tokens as integers, and of sparse rows
+    /// the [`SparseRows`].
+    pub fn parts(self, values: Vec<f32>, count: usize, device: &Device) -> Vec<Part> {
+        let whole = |numbers: Vec<f32>| numbers.into_iter().map(|number| number as i64).collect();
         match self {
-            InputShape::Image(_) | InputShape::Features(_) => Part::floats(values, &self.rows(count), device),
-            InputShape::Tokens(_) => {
-                let tokens = values.into_iter().map(|token| token as i64).collect();
-                Part::ints(tokens, &self.rows(count), device)
+            InputShape::Image(_) | InputShape::Features(_) => {
+                vec![Part::floats(values, &self.rows(count), device)]
+            }
+            InputShape::Tokens(_) => vec![Part::ints(whole(values), &self.rows(count), device)],
+            InputShape::Sparse(_) => {
+                let present = values.len() / (2 * count.max(1));
+                let (mut indices, mut weights) = (Vec::new(), Vec::new());
+                for row in values.chunks(2 * present.max(1)) {
+                    indices.extend_from_slice(&row[..present]);
+                    weights.extend_from_slice(&row[present..]);
+                }
+                let dims = [count, present];
+                vec![Part::ints(whole(indices), &dims, device), Part::floats(weights, &dims, device)]
             }
         }
     }
@@ -86,9 +101,11 @@ impl InputShape {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
-    /// The small one for the kind of input: [`conv_net`], [`perceptron`] or [`gpt`].
+    /// The small one for the kind of input: [`conv_net`], [`perceptron`], [`sparse_perceptron`] or [`gpt`].
     #[default]
     Small,
+    /// [`linear`] or [`sparse_linear`].
+    Linear,
     /// [`resnet18`].
     Resnet18,
     /// [`gpt`] of this size.
@@ -169,6 +186,15 @@ pub fn model(
         (ModelKind::Small, InputShape::Features(count)) => {
             Ok(perceptron(count, classes, dropout, device).into_model())
         }
+        (ModelKind::Small, InputShape::Sparse(count)) => {
+            Ok(sparse_perceptron(count, classes, dropout, device).into_model())
+        }
+        (ModelKind::Linear, InputShape::Features(count)) => {
+            Ok(linear(count, classes, dropout, device).into_model())
+        }
+        (ModelKind::Linear, InputShape::Sparse(count)) => {
+            Ok(sparse_linear(count, classes, dropout, device).into_model())
+        }
         (ModelKind::Small, InputShape::Tokens(length)) => gpt(length, GptSize::default()),
         (ModelKind::Resnet18, InputShape::Image(_)) if norm == Norm::Sync => Err(ModelError::Size(
             "resnet18 has no synchronised normalisation; give --norm batch or group".to_owned(),
@@ -177,6 +203,7 @@ pub fn model(
             Ok(resnet18(shape, classes, norm, dropout, device).into_model())
         }
         (ModelKind::Gpt(size), InputShape::Tokens(length)) => gpt(length, size),
+        (ModelKind::Linear, _) => input("linear", "columns or sparse features"),
         (ModelKind::Resnet18, _) => input("resnet18", "images"),
         (ModelKind::Gpt(_), _) => input("gpt", "sequences of tokens"),
     }

@@ -30,6 +30,14 @@ pub fn perceptron(
         .named("head")
 }
 
+/// Standardised columns, then a linear layer with bias: `[rows, features]` to logits `[rows, classes]`.
+pub fn linear(features: usize, classes: usize, dropout: f32, device: &Device) -> Chain<Tensor<2>, Tensor<2>> {
+    Chain::start(Standardise { norm: BatchNorm::new(features, device).without_affine() })
+        .named("input")
+        .then(Head::<2>::new(features, classes, dropout, device))
+        .named("head")
+}
+
 /// Brings columns of any scale to mean 0 and variance 1.
 #[derive(Module, Debug)]
 struct Standardise {
@@ -51,13 +59,13 @@ impl Block for Standardise {
 
 /// Linear layer, batch normalisation, ReLU.
 #[derive(Module, Debug)]
-struct Dense {
+pub(super) struct Dense {
     linear: Linear,
     norm: BatchNorm,
 }
 
 impl Dense {
-    fn new(inputs: usize, outputs: usize, device: &Device) -> Dense {
+    pub(super) fn new(inputs: usize, outputs: usize, device: &Device) -> Dense {
         let linear = LinearConfig::new(inputs, outputs).with_bias(false);
         Dense {
             linear: linear.with_initializer(Initializer::Zeros).init(device),

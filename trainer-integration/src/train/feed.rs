@@ -69,7 +69,7 @@ impl InputDigests {
 }
 
 /// A micro-batch for the model and its labels; none without a sample.
-type Batch = Option<(Part, Vec<u32>)>;
+type Batch = Option<(Vec<Part>, Vec<u32>)>;
 
 /// The micro-batches of a step, by virtual rank; and their digests, if they are wanted.
 type Batches = (Vec<Batch>, Vec<Digest128>);
@@ -116,14 +116,18 @@ impl Preparer {
     }
 }
 
-fn on_host(Samples { features, labels }: Samples, shape: InputShape, device: &Device) -> (Part, Vec<u32>) {
-    (shape.part(features, labels.len() / shape.answers(), device), labels)
+fn on_host(
+    Samples { features, labels }: Samples,
+    shape: InputShape,
+    device: &Device,
+) -> (Vec<Part>, Vec<u32>) {
+    (shape.parts(features, labels.len() / shape.answers(), device), labels)
 }
 
 /// A virtual rank's only micro-batch, if there is one, measured by cross-entropy.
 fn share(batch: Batch) -> Share<'static> {
     let Some((input, labels)) = batch else { return Vec::new() };
-    vec![MicroBatch::new(vec![input], &CrossEntropy, labels)]
+    vec![MicroBatch::new(input, &CrossEntropy, labels)]
 }
 
 /// Samples of this shape as such a share.

@@ -14,3 +14,4 @@ mod plan;
 mod processes;
 mod rank;
 mod records;
+mod sparse;

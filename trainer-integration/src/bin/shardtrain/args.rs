@@ -251,6 +251,10 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "COUNT")]
     pub(crate) classes: Option<usize>,
 
+    /// Number of features of a sparse column, one more than its largest index [default: from the dataset]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "COUNT")]
+    pub(crate) features: Option<usize>,
+
     /// Input value that is scaled to 1 [default: the maximum of the integer type]
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "VALUE")]
     pub(crate) input_max: Option<f32>,
@@ -511,8 +515,10 @@ pub(crate) enum ReduceName {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelName {
-    /// Two convolutions for images, two hidden layers for columns, a small GPT for token sequences
+    /// Two convolutions for images, two hidden layers for columns or sparse features, a small GPT for token sequences
     Small,
+    /// Linear layer for columns or sparse features
+    Linear,
     /// ResNet-18 for images
     Resnet18,
     /// Decoder-only transformer for token sequences
@@ -722,6 +728,7 @@ impl Args {
             class_names: None,
             input_max: self.input_max,
             image_size: self.image_size,
+            features: self.features,
         }
     }
 
@@ -768,6 +775,7 @@ impl Args {
         };
         let kind = match self.model {
             ModelName::Small => ModelKind::Small,
+            ModelName::Linear => ModelKind::Linear,
             ModelName::Resnet18 => ModelKind::Resnet18,
             ModelName::Gpt => ModelKind::Gpt(size),
         };

@@ -5,6 +5,7 @@ mod shares;
 mod stay;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
@@ -558,8 +559,12 @@ fn classes_by_labels(manifest: &Manifest, label: &str) -> Option<usize> {
         return None;
     }
     let counted = manifest.shards.iter().map(|shard| shard.labels.as_ref());
-    let labels = counted.collect::<Option<Vec<_>>>()?.into_iter().flat_map(|labels| labels.keys());
-    let largest =
-        labels.map(|label| label.parse::<usize>().ok()).collect::<Option<Vec<_>>>()?.into_iter().max()?;
-    Some(largest + 1)
+    let counted = counted.collect::<Option<Vec<_>>>()?.into_iter().flat_map(|labels| labels.keys());
+    let labels: BTreeSet<&str> = counted.map(|label| &**label).collect();
+    // The two classes of libsvm.
+    if labels.iter().eq(&["-1", "1"]) {
+        return Some(2);
+    }
+    let largest = labels.iter().map(|label| label.parse::<usize>().ok()).collect::<Option<Vec<_>>>()?;
+    Some(largest.into_iter().max()? + 1)
 }

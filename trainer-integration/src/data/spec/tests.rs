@@ -1,7 +1,12 @@
 use std::collections::HashMap;
 use std::io::Cursor;
 
-use arrow::array::{BinaryArray, FixedSizeListArray, Float64Array, StringArray, UInt8Array};
+use arrow::array::{
+    BinaryArray, FixedSizeListArray, Float64Array, ListArray, StringArray, StructArray, UInt8Array,
+    UInt32Array,
+};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::Fields;
 
 use super::*;
 use crate::testkit::{digits_like, digits_like_rows};
@@ -176,4 +181,47 @@ fn text_labels_are_numbered_by_the_list_of_classes() {
     let few = InputSpec::from_schema(&rows.schema(), &with(names(&["cat"]))).unwrap();
     let unknown = few.read(&rows, &positions(&rows)).unwrap_err().to_string();
     assert!(unknown.contains("\"dog\" of the sample at position 100"), "{unknown}");
+}
+
+/// Two rows, of which the first has no features.
+fn sparse_rows(entries: Vec<(Option<u32>, Option<f32>)>, labels: &[i64]) -> RecordBatch {
+    let indices = UInt32Array::from_iter(entries.iter().map(|(index, _)| *index));
+    let values = Float32Array::from_iter(entries.iter().map(|(_, value)| *value));
+    let parts = Fields::from(vec![
+        Field::new("index", DataType::UInt32, true),
+        Field::new("value", DataType::Float32, true),
+    ]);
+    let entries = StructArray::new(parts.clone(), vec![Arc::new(indices), Arc::new(values)], None);
+    let item = Arc::new(Field::new("item", DataType::Struct(parts), true));
+    let ends = OffsetBuffer::from_lengths([0, entries.len()]);
+    let lists: ArrayRef = Arc::new(ListArray::new(item, ends, Arc::new(entries), None));
+    rows(vec![("label", int(labels)), ("qid", int(&[1, 1])), ("features", lists)])
+}
+
+#[test]
+fn a_sparse_column_is_read_by_its_present_features() {
+    let rows = sparse_rows(vec![(Some(1), Some(0.5)), (Some(7), Some(-2.0))], &[-1, 1]);
+    let options = |features| InputOptions { classes: Some(2), features, ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&rows.schema(), &options(Some(8))).unwrap();
+    assert_eq!(spec.shape(), InputShape::Sparse(8));
+    let samples = spec.read(&rows, &positions(&rows)).unwrap();
+    // The first row has none: the first feature, with value 0.
+    assert_eq!(samples.features, [0.0, 0.0, 0.0, 0.0, 1.0, 7.0, 0.5, -2.0]);
+    assert_eq!(samples.labels, [0, 1], "the classes of libsvm");
+    let second = spec.read(&rows.slice(1, 1), &[101]).unwrap();
+    assert_eq!((second.features, second.labels), (vec![1.0, 7.0, 0.5, -2.0], vec![1]));
+    let refusal = |features, rows: &RecordBatch| {
+        let spec = InputSpec::from_schema(&rows.schema(), &options(features));
+        spec.and_then(|spec| spec.read(rows, &positions(rows))).unwrap_err().to_string()
+    };
+    let outside = refusal(Some(7), &rows);
+    assert!(outside.contains("index 7") && outside.contains("position 101"), "{outside}");
+    assert!(refusal(None, &rows).contains("give --features"));
+    assert!(refusal(Some(1 << 25), &rows).contains("at most 16777216"));
+    for entry in [(None, Some(1.0)), (Some(1), None)] {
+        let null = refusal(Some(8), &sparse_rows(vec![entry], &[0, 1]));
+        assert!(null.contains("null in the sample at position 101"), "{null}");
+    }
+    let dense = digits_like_rows(3, 1);
+    assert!(refusal(Some(8), &dense).contains("there is none"));
 }

@@ -20,21 +20,27 @@ impl DigitsStore {
     pub(crate) fn new() -> DigitsStore {
         let directory = tempfile::tempdir().unwrap();
         let catalog = LocalCatalog::open(directory.path()).unwrap();
-        let manifest = add(&catalog, "digits", "train.parquet");
-        add(&catalog, "digits-test", "test.parquet");
-        let shape = Shape {
-            shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
-            row_bytes: manifest.row_bytes(),
-        };
-        let options = PlanOptions { partitions: Some(12), ..PlanOptions::default() };
-        let document = PlanDocument::with_defaults(manifest.id(), &shape, options).unwrap();
-        let plan = catalog.put_plan(&document).unwrap();
+        let digits = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits");
+        let manifest = add(&catalog, "digits", &digits.join("train.parquet"));
+        add(&catalog, "digits-test", &digits.join("test.parquet"));
+        let plan = plan_of(&catalog, &manifest);
         DigitsStore { directory, manifest, plan }
     }
 
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
+}
+
+/// A plan of 12 partitions.
+pub(crate) fn plan_of(catalog: &LocalCatalog, manifest: &Manifest) -> PlanId {
+    let shape = Shape {
+        shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),
+        row_bytes: manifest.row_bytes(),
+    };
+    let options = PlanOptions { partitions: Some(12), ..PlanOptions::default() };
+    let document = PlanDocument::with_defaults(manifest.id(), &shape, options).unwrap();
+    catalog.put_plan(&document).unwrap()
 }
 
 struct CheckpointStore<'a>(&'a LocalCatalog);
@@ -49,10 +55,10 @@ impl Sink for CheckpointStore<'_> {
     }
 }
 
-fn add(catalog: &LocalCatalog, name: &str, file: &str) -> Manifest {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../client/data/digits").join(file);
+/// Ingests a file.
+pub(crate) fn add(catalog: &LocalCatalog, name: &str, path: &Path) -> Manifest {
     let config = IngestConfig::default();
-    let source = Source::open(&path, &config).unwrap();
+    let source = Source::open(path, &config).unwrap();
     let manifest =
         ingest(source, &config, &Resources::threads(1), &CheckpointStore(catalog), &NoProgress).unwrap();
     let note = CommitNote::of(Operation::INGEST);
