@@ -615,7 +615,8 @@ impl Engine {
         Ok(loss)
     }
 
-    /// Waits for all that ranks find out together about a step. Nothing is waited for after it: a step is either taken or as if it had not been.
+    /// Waits for all that ranks find out together about a step. Nothing is waited for after it: a step is either taken
+    /// or as if it had not been.
     fn sum_up(
         &mut self,
         reductions: Vec<Reducing>,
@@ -624,7 +625,8 @@ impl Engine {
     ) -> Result<Summed, CollectiveError> {
         let gradient = self.sums_of_all(reductions, sliced)?;
         let norm = self.norm(&gradient)?;
-        // A rank that had no samples has not waited yet for those of the step before, which must not come after it has moved its own.
+        // A rank that had no samples has not waited yet for those of the step before, which must not come after it has
+        // moved its own.
         self.settle()?;
         let totals = totals.wait()?;
         // Compressed gradients arrive as a mean.

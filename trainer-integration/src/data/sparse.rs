@@ -12,7 +12,8 @@ pub(super) const MOST_FEATURES: usize = 1 << 24;
 const INDEX: &str = "index";
 const VALUE: &str = "value";
 
-/// The present features of rows. All rows are as long as the longest: behind its own features, a row has the first one with value 0.
+/// The present features of rows. All rows are as long as the longest: behind its own features, a row has the first one
+/// with value 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct SparseValues {
     /// Row by row.

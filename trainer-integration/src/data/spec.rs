@@ -81,8 +81,8 @@ impl fmt::Debug for InputSpec {
 }
 
 impl InputSpec {
-    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, a sparse column (lists of index and value), all
-    /// numeric columns. Without the label,
+    /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, a sparse column
+    /// (lists of index and value), all numeric columns. Without the label,
     /// a column `tokens` of sequences of one length is a text to continue.
     ///
     /// # Errors

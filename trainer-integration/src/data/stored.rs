@@ -14,7 +14,8 @@ use crate::tensor_tree::{Part, parts_of};
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     /// One row of [`InputSpec::shape`](super::InputSpec::shape) after the other; tokens are whole numbers, which are exact up to 2^24.
-    /// Of a sparse row: its indices, which are exact likewise, then as many values; all rows are as long as the longest.
+    /// Of a sparse row: its indices, which are exact likewise, then as many values; all rows are as long as the
+    /// longest.
     pub features: Vec<f32>,
     /// The class of each; of tokens, what follows each of them.
     pub labels: Vec<u32>,

@@ -11,7 +11,8 @@ use crate::models::InputShape;
 /// The samples of a step, as tensors.
 #[derive(Clone, Debug)]
 pub struct TensorBatch {
-    /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers, and sparse rows have their zeros.
+    /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers, and sparse rows have their
+    /// zeros.
     pub inputs: Tensor<2>,
     /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`.
     pub targets: Tensor<1, Int>,
@@ -43,7 +44,8 @@ impl TensorBatcher {
     /// The rows of all micro-batches, one after the other.
     ///
     /// # Errors
-    /// Names the first sample that has no usable label or input. When sparse rows are too many numbers with their zeros.
+    /// Names the first sample that has no usable label or input. When sparse rows are too many numbers with their
+    /// zeros.
     pub fn try_batch(
         &self,
         micro_batches: &[MicroBatch],

@@ -1,5 +1,5 @@
-//! The lengths that ranks find together: that of the gradient, and those of parameters and their steps. Each rank adds up squares of its slices; all
-//! of them are added in the order of the numbers, whoever has them.
+//! The lengths that ranks find together: that of the gradient, and those of parameters and their steps. Each rank adds
+//! up squares of its slices; all of them are added in the order of the numbers, on every rank.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::optim::{CHUNK, Norm, Optimizer, squares_of};
 use crate::zero::Zero;
 
 impl Engine {
-    /// The length of the gradient, from everybody's slices: the sums of chunks, which are nobody's in part.
+    /// The length of the gradient, from the slices of all ranks: the sums of chunks, each of which one rank has.
     pub(super) fn norm(&self, gradient: &[Numbers<f32>]) -> Result<Norm, CollectiveError> {
         let mut mine = Vec::new();
         for (bucket, sum) in gradient.iter().enumerate() {
@@ -23,8 +23,8 @@ impl Engine {
         Ok(norm)
     }
 
-    /// By block, the trust ratio of each trained parameter for a step against this gradient multiplied by `factor`; nothing for an optimizer without.
-    /// All weights are there. Nothing is moved.
+    /// By block, the trust ratio of each trained parameter for a step against this gradient multiplied by `factor`;
+    /// nothing for an optimizer without. All weights are there. Nothing is moved.
     pub(super) fn trust_ratios(
         &self,
         optimizer: Optimizer,
@@ -48,8 +48,8 @@ impl Engine {
         Ok(ratios)
     }
 
-    /// The numbers that ranks have found of their slices, block after block as they lie in buckets, each block's in the order of its slices. `count` of them are
-    /// of a slice of a block.
+    /// The numbers that ranks have found of their slices, block after block as they lie in buckets, each block's in the
+    /// order of its slices. `count` of them are of a slice of a block.
     fn of_all_slices(
         &self,
         mine: Vec<f64>,

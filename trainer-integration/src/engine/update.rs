@@ -78,9 +78,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the weights of this rank's slices against the gradient, with the trust ratios of each block's parameters if there are any; all weights are there. Who keeps all of
-    /// them gets the others' while training continues: those of the first blocks first, which are the first
-    /// to be needed.
+    /// Moves the weights of this rank's slices against the gradient, with the trust ratios of each block's parameters
+    /// if there are any; all weights are there. Who keeps all of them gets the others' while training continues: those
+    /// of the first blocks first, which are the first to be needed.
     pub(super) fn update(
         &mut self,
         optimizer: Optimizer,

@@ -74,8 +74,8 @@ impl InputShape {
         if let InputShape::Tokens(length) = self { length } else { 1 }
     }
 
-    /// A number of samples for a model's first block, from [`Samples::features`](crate::data::Samples): floats, tokens as integers, and of sparse rows
-    /// the [`SparseRows`].
+    /// A number of samples for a model's first block, from [`Samples::features`](crate::data::Samples): floats, tokens
+    /// as integers, and of sparse rows the [`SparseRows`].
     pub fn parts(self, values: Vec<f32>, count: usize, device: &Device) -> Vec<Part> {
         let whole = |numbers: Vec<f32>| numbers.into_iter().map(|number| number as i64).collect();
         match self {

@@ -1,4 +1,5 @@
-//! Models for rows of which most numbers are zero. Their first layer picks the weights of the features that are present, and nothing else.
+//! Models for rows of which most numbers are zero. Their first layer picks the weights of the features that are
+//! present, and nothing else.
 
 use burn::module::Module;
 use burn::nn::{Initializer, Linear, LinearConfig};
@@ -35,8 +36,9 @@ pub fn sparse_linear(
     Chain::start(head).named("head")
 }
 
-/// Two linear layers of 64 with batch normalisation and ReLU, of which the first takes sparse rows, then one linear layer: rows of `features`
-/// features to logits `[rows, classes]`. Values are not standardised first: of sparse rows zero has to stay zero.
+/// Two linear layers of 64 with batch normalisation and ReLU, of which the first takes sparse rows, then one linear
+/// layer: rows of `features` features to logits `[rows, classes]`. Values are not standardised first: of sparse rows
+/// zero has to stay zero.
 pub fn sparse_perceptron(
     features: usize,
     classes: usize,

@@ -1,9 +1,11 @@
-//! Steps in proportion to the length of each parameter tensor: LAMB (You et al., "Large batch optimization for deep learning: training BERT in 76
-//! minutes", ICLR 2020, arXiv:1904.00962) and LARS (You, Gitman and Ginsburg, "Large batch training of convolutional networks", 2017,
-//! arXiv:1708.03888). Pure: who owns which numbers, and how they travel, is the engine's.
+//! Steps in proportion to the length of each parameter tensor: LAMB (You et al., "Large batch optimization for deep
+//! learning: training BERT in 76 minutes", ICLR 2020, arXiv:1904.00962) and LARS (You, Gitman and Ginsburg, "Large
+//! batch training of convolutional networks", 2017, arXiv:1708.03888). Pure: who owns which numbers, and how they
+//! travel, is the engine's.
 //!
-//! Both multiply a tensor's step by its trust ratio, a quotient of two lengths. Their squares are added in double precision, piece by piece in order.
-//! A piece lies in one [`CHUNK`](super::CHUNK), which one rank always owns. So the bits depend neither on threads, nor on ranks, nor on slices.
+//! Both multiply a tensor's step by its trust ratio, a quotient of two lengths. Their squares are added in double
+//! precision, piece by piece in order. A piece lies in one [`CHUNK`](super::CHUNK), which one rank always owns. So the
+//! bits depend neither on threads, nor on ranks, nor on slices.
 
 use std::ops::Range;
 
@@ -90,13 +92,14 @@ impl Optimizer {
         matches!(self, Optimizer::Lamb { .. } | Optimizer::Lars { .. })
     }
 
-    /// Whether the ratio applies to a parameter of this shape. Biases and the parameters of normalisation have one dimension: they are excluded from it,
-    /// and from weight decay, as in the reference implementations of both papers.
+    /// Whether the ratio applies to a parameter of this shape. Biases and the parameters of normalisation have one
+    /// dimension: they are excluded from it, and from weight decay, as in the reference implementations of both papers.
     pub fn adapts(self, shape: &[usize]) -> bool {
         self.has_trust_ratio() && shape.len() > 1
     }
 
-    /// The factor of a parameter's step, by the sums of all its pieces in order: 1 where one of the lengths is zero, or no number.
+    /// The factor of a parameter's step, by the sums of all its pieces in order: 1 where one of the lengths is zero, or
+    /// no number.
     pub fn trust_ratio(self, pieces: &[Squares], decay: f32) -> f32 {
         let length = |which: usize| pieces.iter().map(|squares| squares[which]).sum::<f64>().sqrt();
         let (weights, compared) = (length(0), length(1));

@@ -1,5 +1,5 @@
-//! Optimizers on flat buffers, element by element and therefore in any order; the learning rate over time ([`schedule`]), the
-//! length of gradients ([`clip`]), and that of each parameter ([`layerwise`]).
+//! Optimizers on flat buffers, element by element and therefore in any order; the learning rate over time
+//! ([`schedule`]), the length of gradients ([`clip`]), and that of each parameter ([`layerwise`]).
 
 pub mod clip;
 pub mod layerwise;
@@ -74,8 +74,8 @@ pub enum Optimizer {
         weight_decay: f32,
     },
     /// AdamW's step, brought to the length of its parameter (You et al., ICLR 2020, arXiv:1904.00962):
-    /// u = m / (sqrt(v) + epsilon) + decay w with corrected moments, w -= rate |w| / |u| u. The paper's function of lengths is the identity.
-    /// See [`layerwise`] for the parameters that are excluded.
+    /// u = m / (sqrt(v) + epsilon) + decay w with corrected moments, w -= rate |w| / |u| u. The paper's function of
+    /// lengths is the identity. See [`layerwise`] for the parameters that are excluded.
     Lamb {
         /// Memory of the first moment.
         beta1: f32,

@@ -1,5 +1,5 @@
-//! A learning rate that falls where the loss no longer does: PyTorch's `ReduceLROnPlateau` in its mode `min` with a relative threshold. Pure: the same
-//! losses give the same rates on every rank.
+//! A learning rate that falls where the loss no longer does: PyTorch's `ReduceLROnPlateau` in its mode `min` with a
+//! relative threshold. Pure: the same losses give the same rates on every rank.
 
 use serde::{Deserialize, Serialize};
 

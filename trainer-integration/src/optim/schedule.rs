@@ -22,7 +22,8 @@ pub enum LrDecay {
         /// The factor of the rate.
         factor: f32,
     },
-    /// When the mean loss of epochs no longer falls. A [`Plateau`](super::Plateau) decides it, and [`Schedule::rate`] is the limit until then.
+    /// When the mean loss of epochs no longer falls. A [`Plateau`](super::Plateau) decides it, and [`Schedule::rate`]
+    /// is the limit until then.
     Plateau(ReduceOnPlateau),
 }
 

@@ -170,8 +170,8 @@ impl Steps<'_> {
         }
     }
 
-    /// Lets the learning rate fall, if the mean loss of the epoch says so. The data of an epoch is not read again after going back to a checkpoint, so each epoch is
-    /// taken in once.
+    /// Lets the learning rate fall, if the mean loss of the epoch says so. The data of an epoch is not read again after
+    /// going back to a checkpoint, so each epoch is taken in once.
     fn end_epoch(&mut self, epoch: u32) {
         let TrainState { account, plateau, .. } = &mut *self.state;
         let Some((plateau, loss)) = plateau.as_mut().zip(account.mean(epoch)) else { return };

@@ -586,7 +586,8 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
         TrainConfig { optimizer: Optimizer::lion(0.1), rate: 1e-4, ..config() },
         TrainConfig { optimizer: Optimizer::lamb(0.01), rate: 0.01, ..config() },
         TrainConfig { optimizer: Optimizer::lars(5e-4), rate: 1.0, ..config() },
-        // So high a threshold that the rate falls after every epoch but the first, and one of the parts ends between two epochs.
+        // So high a threshold that the rate falls after every epoch but the first, and one of the parts ends between
+        // two epochs.
         TrainConfig { decline: on_any_plateau(), ..config() },
         // So high a scale that the first steps are skipped.
         TrainConfig { precision: Precision::F16, loss_scale: LossScale::of_exponent(22), ..config() },

@@ -16,10 +16,11 @@ use shardfmt::PlanId;
 
 use crate::common::{add, plan_of};
 
-const FEATURES: usize = 20_000;
-const EPOCHS: u32 = 6;
+const FEATURES: usize = 2_000;
+const EPOCHS: u32 = 4;
 
-/// Lines of a label and ten features by ascending index, from 1. Each of the first hundred features speaks for one class.
+/// Lines of a label and ten features by ascending index, from 1. Each of the first hundred features speaks for one
+/// class.
 fn lines(count: u64, seed: u64) -> String {
     let mut lines = String::new();
     for row in 0..count {
@@ -68,7 +69,7 @@ fn a_libsvm_file_trains_to_the_same_weights_on_one_two_and_four_ranks() {
         std::fs::write(&path, lines(count, seed)).unwrap();
         add(&catalog, name, &path)
     };
-    let plan = plan_of(&catalog, &ingested("train", 1_500, 1));
+    let plan = plan_of(&catalog, &ingested("train", 960, 1));
     ingested("test", 400, 2);
     let trained = |world, how| {
         spawn(world, |collective: ThreadCollective| rank((directory.path(), plan), how, Box::new(collective)))

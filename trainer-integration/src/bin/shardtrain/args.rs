@@ -136,7 +136,8 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "EPOCHS")]
     pub(crate) plateau_patience: Option<u32>,
 
-    /// Share of the lowest mean loss by which a loss must be below it to count as lower, with --schedule plateau [default: 0.0001]
+    /// Share of the lowest mean loss by which a loss must be below it to count as lower, with --schedule plateau
+    /// [default: 0.0001]
     #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "SHARE")]
     pub(crate) plateau_threshold: Option<f64>,
 
@@ -206,12 +207,13 @@ pub(crate) struct Args {
     #[arg(help_heading = OPTIMIZER, long, value_name = "COEFFICIENT")]
     pub(crate) momentum: Option<f32>,
 
-    /// Weight decay; not applied to biases and normalization layers [default: 0.0005 for sgd and lars, 0 for adam, 0.01 for adamw
-    /// and lamb, 0.1 for lion]
+    /// Weight decay; not applied to biases and normalization layers [default: 0.0005 for sgd and lars, 0 for adam, 0.01
+    /// for adamw and lamb, 0.1 for lion]
     #[arg(help_heading = OPTIMIZER, long, value_name = "DECAY")]
     pub(crate) weight_decay: Option<f32>,
 
-    /// Trust coefficient of LARS: the length of a layer's step at --lr 1, relative to that of its weights [default: 0.001]
+    /// Trust coefficient of LARS: the length of a layer's step at --lr 1, relative to that of its weights [default:
+    /// 0.001]
     #[arg(hide_short_help = true, help_heading = OPTIMIZER, long, value_name = "COEFFICIENT")]
     pub(crate) trust_coefficient: Option<f32>,
 

@@ -162,7 +162,8 @@ fn a_ratio_is_that_of_the_whole_parameter_and_of_weights_alone() {
         engine.step(shares, StepPlan { rate: 0.25, ..plan(0) }, |_| true).unwrap();
         (before, engine.weights().unwrap())
     };
-    // The velocity is the rate times the trust coefficient times the length of the weights, whatever the length of the gradient.
+    // The velocity is the rate times the trust coefficient times the length of the weights, whatever the length of the
+    // gradient.
     let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.5, weight_decay: 0.0 };
     for (optimizer, share) in [(Optimizer::lamb(0.0), 0.25), (lars, 0.125)] {
         let (before, after) = moved(optimizer);
