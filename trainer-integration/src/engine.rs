@@ -33,6 +33,7 @@ use thiserror::Error;
 use crate::buckets::{BucketSizes, Buckets};
 use crate::collective::CollectiveError;
 use crate::collective::nccl::DeviceSums;
+use crate::collective::sums::TuningTable;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
 use crate::dtype::ReduceDtype;
@@ -94,6 +95,8 @@ struct Reducer {
     reduction: Reduction,
     /// The data type of sums, and of gradients on their way.
     reduce_dtype: ReduceDtype,
+    /// The algorithms of sums in any order; none is the built-in table.
+    table: Option<Arc<TuningTable>>,
     /// By bucket; none if nothing is compressed.
     compressors: Vec<Arc<Mutex<Compressor>>>,
     /// Where gradients are added up on the device.
@@ -352,6 +355,7 @@ impl Engine {
                 buckets,
                 reduction: Reduction::Exact,
                 reduce_dtype: ReduceDtype::default(),
+                table: None,
                 compressors: Vec::new(),
                 device_sums: None,
             },
@@ -431,6 +435,14 @@ impl Engine {
     pub fn with_reduce_dtype(mut self, reduce_dtype: ReduceDtype) -> Engine {
         assert_eq!(reduce_dtype.refusal(self.reducer.reduction), None);
         self.reducer.reduce_dtype = reduce_dtype;
+        self
+    }
+
+    /// With these algorithms for sums in any order, which all ranks choose alike. Gradients that are compressed, sliced, or
+    /// added up on the device travel in ways of their own.
+    #[must_use]
+    pub fn with_algorithms(mut self, table: TuningTable) -> Engine {
+        self.reducer.table = Some(Arc::new(table));
         self
     }
 

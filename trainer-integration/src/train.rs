@@ -21,6 +21,7 @@ use tracing::info;
 use crate::causes::chain;
 use crate::checkpoint::{Checkpoint, CheckpointCosts, CheckpointManager, Checkpoints, Next, Settings};
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
+use crate::collective::sums::{Tuned, TunedBy, TuningTable, tune};
 use crate::collective::{Collective, CollectiveError, Straggler, StragglerWatch, waited_for};
 use crate::compress::{Compression, CompressionReport};
 use crate::data::{Augmentation, InputOptions, InputSpec, Rows};
@@ -35,7 +36,7 @@ use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
 use crate::optim::{LrDecay, Optimizer, Plateau, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Purpose, Recorder, Recording, digest_of};
-use crate::reduce::{Comm, Reduction, VirtualRanks};
+use crate::reduce::{AllReduce, Comm, Reduction, VirtualRanks};
 use crate::scaling::LossScale;
 use crate::source::{Audit, StepSource};
 use crate::trace::Tracer;
@@ -45,7 +46,7 @@ use crate::zero::{Slicing, Zero};
 
 use account::Account;
 pub use agree::agree;
-use agree::{MAY_CHANGE, agree_on, begin, compare, kept, same_training};
+use agree::{ALL_REDUCE, MAY_CHANGE, agree_on, begin, compare, kept, same_training};
 pub use feed::Preparation;
 use feed::{Feed, InputDigests, Preparer};
 use guard::Guard;
@@ -79,6 +80,9 @@ pub struct TrainConfig {
     pub reduction: Reduction,
     /// In what numbers. Default 32 bits.
     pub reduce_dtype: ReduceDtype,
+    /// The algorithm that adds them up in any order, where no rank keeps slices and none are compressed. Default a table from
+    /// one machine.
+    pub all_reduce: AllReduce,
     /// The state that each rank keeps only a slice of, and the size of its group. Default nothing. Exactly
     /// reduced, the weights do not depend on it.
     pub slicing: Slicing,
@@ -126,6 +130,7 @@ impl Default for TrainConfig {
             optimizer: Optimizer::sgd(5e-4),
             reduction: Reduction::default(),
             reduce_dtype: ReduceDtype::default(),
+            all_reduce: AllReduce::default(),
             slicing: Slicing::default(),
             guard: GuardConfig::default(),
             compare_every: 100,
@@ -249,6 +254,8 @@ pub struct Trained {
     pub checkpoints: CheckpointCosts,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
+    /// The algorithms that added up gradients, where [`TrainConfig::all_reduce`] decided them.
+    pub all_reduce: Option<Tuned>,
     /// The cost and saving of compression on this rank.
     pub compression: Option<CompressionReport>,
     /// On rank 0, what all ranks did when, in the Trace Event Format; empty if it was not asked for.
@@ -328,6 +335,7 @@ struct Read {
     waited: Duration,
     train_s: f64,
     parameters: usize,
+    tuned: Option<Tuned>,
 }
 
 struct Training<'a> {
@@ -354,13 +362,19 @@ impl Training<'_> {
         let (model, device) = self.model(&spec)?;
         let parameters = model.parameter_count();
         let schedule = self.schedule(feed.source().steps_per_epoch());
-        let settings = self.agree(start, &spec, feed.source(), test)?;
+        let mut settings = self.agree(start, &spec, feed.source(), test)?;
+        let tuned = self.tune()?;
+        if let Some(tuned) = &tuned {
+            // The same on all ranks: each has it of rank 0, or of measurements that all agreed on.
+            settings.insert(ALL_REDUCE.to_owned(), json!(tuned.table).to_string());
+        }
+        let table = tuned.as_ref().map(|tuned| &tuned.table);
         let tracer = match &self.persistence.tracer {
             Some(tracer) => tracer.clone(),
             None if config.traces => Tracer::on(),
             None => Tracer::off(),
         };
-        let engine = self.engine(model, device, ranks, start, &settings)?.with_tracer(tracer.clone());
+        let engine = self.engine(model, device, ranks, start, &settings, table)?.with_tracer(tracer.clone());
         let checkpoint = match std::mem::take(start) {
             Start::Checkpoint(checkpoint) => Some(*checkpoint),
             Start::Seed | Start::Weights(_) => None,
@@ -429,7 +443,7 @@ impl Training<'_> {
         let train_s = steps.started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         steps.last_checkpoint()?;
-        self.finish(steps, test.zip(test_spec.as_ref()), Read { audits, waited, train_s, parameters })
+        self.finish(steps, test.zip(test_spec.as_ref()), Read { audits, waited, train_s, parameters, tuned })
     }
 
     /// Refuses settings that contradict each other, or that this number of ranks cannot have.
@@ -558,6 +572,7 @@ impl Training<'_> {
             compression: engine.compression(),
             trace,
             bytes_sent,
+            all_reduce: read.tuned,
             waited_for,
             parameters: read.parameters,
         })))
@@ -625,19 +640,23 @@ impl Training<'_> {
         ranks: VirtualRanks,
         start: &mut Start,
         settings: &Settings,
+        table: Option<&TuningTable>,
     ) -> Result<Engine, TrainError> {
         let config = self.config;
         if let Start::Checkpoint(checkpoint) = start {
             same_training(checkpoint, settings, self.persistence.recording.is_some(), &self.comm)?;
         }
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
-        let sums = self.device_sums(&device)?;
+        let sums = self.device_sums(&device, table)?;
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
         let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)
             .with_reduce_dtype(config.reduce_dtype)
             .with_precision(config.precision)
             .with_loss_scale(config.loss_scale);
+        if let Some(table) = table {
+            engine = engine.with_algorithms(table.clone());
+        }
         if let Some(sums) = sums {
             engine = engine.with_device_sums(sums);
         }
@@ -649,8 +668,46 @@ impl Training<'_> {
         Ok(engine)
     }
 
+    /// Whether [`TrainConfig::all_reduce`] decides how gradients are added up.
+    fn chooses_algorithm(&self) -> bool {
+        let config = self.config;
+        config.reduction == Reduction::Fast(Compression::None)
+            && config.slicing.zero == Zero::Nothing
+            && config.transport == Transport::Host
+            && self.comm.world() > 1
+    }
+
+    /// The algorithms that add up gradients, the same on all ranks, which have agreed on the settings. A training that is
+    /// compared with a record uses those of the record.
+    fn tune(&self) -> Result<Option<Tuned>, CollectiveError> {
+        if !self.chooses_algorithm() {
+            return Ok(None);
+        }
+        let recorded = self.persistence.recording.as_ref().and_then(|recording| match &recording.purpose {
+            Purpose::Write(_) => None,
+            Purpose::Compare(_, record) => serde_json::from_str(record.settings.get(ALL_REDUCE)?).ok(),
+        });
+        let tuned = match (recorded, &self.config.all_reduce) {
+            (Some(table), _) => Tuned { table, by: TunedBy::Record },
+            (None, AllReduce::BuiltIn) => return Ok(None),
+            (None, AllReduce::Only(algorithm)) => Tuned { table: (*algorithm).into(), by: TunedBy::Choice },
+            (None, AllReduce::Auto { cache }) => {
+                let cache = cache.clone();
+                self.comm.run(move |collective| tune(collective, cache.as_deref()))?
+            }
+        };
+        if self.comm.rank() == 0 {
+            info!(algorithms = %tuned, "all-reduce of gradients");
+        }
+        Ok(Some(tuned))
+    }
+
     /// The sum of gradients on the device, if there is one.
-    fn device_sums(&self, device: &burn::tensor::Device) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
+    fn device_sums(
+        &self,
+        device: &burn::tensor::Device,
+        table: Option<&TuningTable>,
+    ) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
         let (name, device) = (self.config.device, device.clone());
         match (self.config.transport, self.config.reduction) {
             (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
@@ -666,7 +723,7 @@ impl Training<'_> {
             (Transport::Host, _) if self.config.slicing.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
             (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
-                Ok(Some(Box::new(Staged(self.config.reduce_dtype))))
+                Ok(Some(Box::new(Staged { dtype: self.config.reduce_dtype, table: table.cloned() })))
             }
             (Transport::Host, _) => Ok(None),
         }
@@ -780,6 +837,10 @@ impl Training<'_> {
         }
         if config.precision == Precision::F16 {
             mine["first loss scale"] = json!(config.loss_scale.factor());
+        }
+        // The table itself is agreed on later, and is then remembered in its place.
+        if self.chooses_algorithm() && config.all_reduce != AllReduce::BuiltIn {
+            mine[ALL_REDUCE] = json!(config.all_reduce.name());
         }
         if config.transport != Transport::Host {
             mine["transport"] = json!("nccl");

@@ -10,13 +10,19 @@ pub(crate) struct Counted {
     inner: ThreadCollective,
     hosts: Vec<u32>,
     sent: Arc<Mutex<Vec<u64>>>,
+    transfers: usize,
 }
 
 impl Counted {
     /// `hosts` are the machines of all ranks. The bytes sent so far, by rank, are shared.
     pub(crate) fn new(inner: ThreadCollective, hosts: &[u32]) -> (Counted, Arc<Mutex<Vec<u64>>>) {
         let sent = Arc::new(Mutex::new(vec![0; hosts.len()]));
-        (Counted { inner, hosts: hosts.to_vec(), sent: Arc::clone(&sent) }, sent)
+        (Counted { inner, hosts: hosts.to_vec(), sent: Arc::clone(&sent), transfers: 0 }, sent)
+    }
+
+    /// The steps of algorithms so far.
+    pub(crate) fn transfers(&self) -> usize {
+        self.transfers
     }
 }
 
@@ -50,6 +56,7 @@ impl Collective for Counted {
         let mut sent = self.sent.lock().unwrap();
         outgoing.iter().for_each(|Outgoing { to, bytes }| sent[*to as usize] += bytes.len() as u64);
         drop(sent);
+        self.transfers += 1;
         self.inner.transfer(outgoing, incoming, sink)
     }
 

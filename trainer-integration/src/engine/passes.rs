@@ -542,6 +542,7 @@ impl Engine {
             return self.reduce_slices(bucket, sum);
         }
         let (ranks, tracer, dtype) = (self.ranks, self.times.tracer.clone(), self.reducer.reduce_dtype);
+        let table = self.reducer.table.clone();
         let compressor = self.reducer.compressors.get(bucket).map(Arc::clone);
         Reducing::UnderWay(match (sum, compressor) {
             (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
@@ -559,7 +560,7 @@ impl Engine {
             (BucketSum::Fast(sum), None) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
                 let mut sum = sum.unwrap_or_default();
-                all_reduce_in(dtype, collective, &mut sum)?;
+                all_reduce_in(dtype, table.as_deref(), collective, &mut sum)?;
                 Ok(Reduced { sum, spare: None })
             }),
             (BucketSum::Fast(sum), Some(compressor)) => {

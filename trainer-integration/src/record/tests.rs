@@ -9,12 +9,13 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::checkpoint::{Checkpoints, Resume, load};
+use crate::collective::sums::Algorithm;
 use crate::collective::{Collective, ThreadCollective, spawn};
 use crate::compress::Compression;
 use crate::error::TrainError;
 use crate::models::ModelOptions;
 use crate::optim::LrDecay;
-use crate::reduce::{Reduction, VirtualRanks};
+use crate::reduce::{AllReduce, Reduction, VirtualRanks};
 use crate::source::StepSource;
 use crate::testkit::{MemorySteps, digits_like_rows, pattern_vectors};
 use crate::train::{Outcome, Persistence, Progress, Start, TrainConfig, Trained, train_with};
@@ -390,6 +391,26 @@ fn a_record_of_another_reduction_promises_nothing_and_is_one_all_the_same() {
     let record = lab.record("fast").1;
     assert!(!record.is_exact);
     assert!(lab.steps(&record).iter().all(|row| row.shares.iter().all(|share| share.gradient.is_some())));
+}
+
+#[test]
+fn a_rerun_adds_up_by_the_algorithms_of_the_record() {
+    let lab = Lab::new();
+    let with = |lab: Lab, algorithm| {
+        let all_reduce = AllReduce::Only(algorithm);
+        let reduction = Reduction::Fast(Compression::None);
+        let config = TrainConfig { reduction, all_reduce, ..lab.config.clone() };
+        Lab { config, ..lab }
+    };
+    let lab = with(lab, Algorithm::Ring);
+    trained(lab.train("ring", 4, &lab.about(), Fate::default()));
+    let (id, record) = lab.record("ring");
+    assert_eq!(record.settings["all-reduce"], r#"{"first":"ring"}"#);
+    let lab = with(lab, Algorithm::Direct);
+    let again = Purpose::Compare(id, Box::new(record.clone()));
+    let repeated = trained(lab.train("again", 4, &again, Fate::default()));
+    assert_eq!(Some(repeated.digest), record.weights);
+    assert_eq!(repeated.all_reduce.unwrap().to_string(), "ring (as recorded)");
 }
 
 #[test]

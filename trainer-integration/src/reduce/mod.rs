@@ -10,8 +10,11 @@ pub(crate) mod grouped;
 pub mod rounded;
 pub mod tree;
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
+use crate::collective::sums::Algorithm;
 use crate::compress::Compression;
 use crate::optim::Optimizer;
 
@@ -28,6 +31,32 @@ pub enum Reduction {
     Exact,
     /// In any order, and compressed or not: the same but for rounding.
     Fast(Compression),
+}
+
+/// The all-reduce algorithm of uncompressed gradients with [`Reduction::Fast`]. The last bits of sums depend on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum AllReduce {
+    /// By the table that was measured on one machine ([`CROSSOVERS`](crate::collective::sums::CROSSOVERS)).
+    #[default]
+    BuiltIn,
+    /// By a table that the ranks measure at the start ([`tune`](crate::collective::sums::tune)).
+    Auto {
+        /// Rank 0's directory for measurements; `None` measures at each start.
+        cache: Option<PathBuf>,
+    },
+    /// This one for any number of bytes.
+    Only(Algorithm),
+}
+
+impl AllReduce {
+    /// The name of the choice, which is the same on all ranks.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AllReduce::BuiltIn => "built-in",
+            AllReduce::Auto { .. } => "auto",
+            AllReduce::Only(algorithm) => algorithm.name(),
+        }
+    }
 }
 
 impl Reduction {

@@ -92,8 +92,11 @@ pub(crate) fn compare(comm: &Comm, ours: &[Digest], moment: &str) -> Result<(), 
 
 /// Settings that may change when a training resumes: the first decide nothing but the last bits, the last the
 /// action at its end.
-pub(crate) const MAY_CHANGE: [&str; 5] =
-    ["version", "device", "bad steps", "steps gone back by", "transport"];
+pub(crate) const MAY_CHANGE: [&str; 6] =
+    ["version", "device", "bad steps", "steps gone back by", "transport", ALL_REDUCE];
+
+/// The setting that names the algorithms of all-reduce.
+pub(super) const ALL_REDUCE: &str = "all-reduce";
 
 /// Settings that decide nothing that a checkpoint holds.
 const NOT_KEPT: [&str; 5] = ["steps between comparisons", "checkpoints", "test samples", "record", "zero"];

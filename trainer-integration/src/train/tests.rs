@@ -53,6 +53,45 @@ fn the_same_weights_and_figures_on_any_number_of_ranks() {
 }
 
 #[test]
+fn the_all_reduce_algorithm_decides_the_last_bits_alone_and_is_reported() {
+    use crate::collective::sums::Algorithm;
+
+    let of = |all_reduce| {
+        let reduction = Reduction::Fast(Compression::None);
+        let ranks = on_threads(4, &TrainConfig { reduction, all_reduce, epochs: 1, ..config() });
+        assert!(ranks.iter().all(|rank| rank.digest == ranks[0].digest));
+        ranks.into_iter().next().unwrap()
+    };
+    let direct = of(AllReduce::Only(Algorithm::Direct));
+    let mut digests = BTreeSet::from([direct.digest]);
+    for algorithm in Algorithm::ALL {
+        let other = of(AllReduce::Only(algorithm));
+        assert_eq!(other.all_reduce.map(|tuned| tuned.to_string()), Some(algorithm.to_string()));
+        let (ours, theirs) = (other.loss_per_epoch[0], direct.loss_per_epoch[0]);
+        assert!((ours - theirs).abs() < 0.01 * theirs, "{algorithm}: {ours} and {theirs}");
+        digests.insert(other.digest);
+    }
+    // On one host, hierarchical is direct.
+    assert!(digests.len() >= 4, "the algorithm that is asked for is used: {digests:?}");
+    assert_eq!(of(AllReduce::BuiltIn).all_reduce, None);
+    let exact = on_threads(2, &TrainConfig { all_reduce: AllReduce::Only(Algorithm::Ring), ..config() });
+    assert_eq!(exact[0].all_reduce, None, "the tree has no choice");
+}
+
+#[test]
+fn a_second_start_repeats_the_bits_by_the_cached_measurements() {
+    let directory = tempfile::tempdir().unwrap();
+    let all_reduce = AllReduce::Auto { cache: Some(directory.path().to_owned()) };
+    let reduction = Reduction::Fast(Compression::None);
+    let config = TrainConfig { reduction, all_reduce, epochs: 1, ..config() };
+    let [first, second] = [(), ()].map(|()| on_threads(3, &config));
+    assert!(first.iter().chain(&second).all(|rank| rank.digest == first[0].digest));
+    let by = |ranks: &[Trained]| ranks[1].all_reduce.as_ref().map(ToString::to_string).unwrap();
+    assert!(by(&first).contains("measured in"), "{}", by(&first));
+    assert!(by(&second).contains("earlier start"), "{}", by(&second));
+}
+
+#[test]
 fn the_same_weights_with_all_that_is_random_or_joined() {
     for (norm, dropout) in [(Norm::Batch, 0.3), (Norm::Sync, 0.0), (Norm::Group, 0.2)] {
         let model = ModelOptions { norm, dropout, ..ModelOptions::default() };

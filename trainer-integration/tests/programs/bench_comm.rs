@@ -29,8 +29,8 @@ fn every_operation_and_algorithm_has_a_row_for_every_size() {
         let of = |operation: &str| rows.iter().filter(|row| row["operation"] == operation).count();
         let counts =
             ["all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all", "send_receive"].map(of);
-        assert_eq!(counts, [5, 2, 2, 1, 1, 1].map(|algorithms| 2 * algorithms));
-        assert_eq!((of("barrier"), rows.len()), (1, 25));
+        assert_eq!(counts, [6, 2, 2, 1, 1, 1].map(|algorithms| 2 * algorithms));
+        assert_eq!((of("barrier"), rows.len()), (1, 27));
         for row in rows {
             assert!(row["latency_us"].as_f64().unwrap() > 0.0, "{row}");
         }

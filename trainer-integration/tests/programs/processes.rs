@@ -203,6 +203,10 @@ fn processes_that_keep_slices_train_the_same_weights() {
         (&["--zero", "4"][..], "stage \"4\" of ZeRO"),
         (&["--zero", "1", "--reduce", "fast", "--compress", "int8"], "compressed gradients"),
         (&["--zero-group", "2"], "--zero-group needs --zero"),
+        (&["--all-reduce", "ring"], "--all-reduce needs --reduce fast"),
+        (&["--reduce", "fast", "--all-reduce", "star"], "direct, ring, doubling, two-tree"),
+        (&["--reduce", "fast", "--all-reduce", "ring", "--compress", "int8"], "leave --all-reduce or"),
+        (&["--reduce", "fast", "--all-reduce", "ring", "--zero", "1"], "leave one of the two out"),
         (&["--loss-scale", "1024"], "give --precision f16"),
         (&["--loss-scale", "1000", "--precision", "f16"], "no power of two"),
         (&["--zero", "2", "--zero-group", "3"], "1 ranks cannot form groups of 3; give one of 1"),
@@ -211,6 +215,35 @@ fn processes_that_keep_slices_train_the_same_weights() {
         let (code, error) = Rank::spawn(command.args(["--dataset", "digits"]).args(flags)).end();
         assert!(code == Some(2) && error.contains(said), "{error}");
     }
+}
+
+#[test]
+fn all_reduce_is_by_the_algorithm_that_is_named_or_the_fastest_that_was_measured_once() {
+    let store = DigitsStore::new();
+    let cache = tempfile::tempdir().unwrap();
+    let reported = |arguments: &[&str]| {
+        let master = free_address();
+        let ranks: Vec<Rank> = (0..2)
+            .map(|rank| {
+                let mut command = shardtrain(&store);
+                command.args(["--plan", &store.plan.to_string(), "--epochs", "1", "--reduce", "fast"]);
+                command.args(["--master", &master, "--rank", &rank.to_string(), "--world", "2"]);
+                command.args(arguments).arg("--report").arg(report_file(&store, rank, 2));
+                Rank::spawn(command.env("SHARDD_CACHE_DIR", cache.path()))
+            })
+            .collect();
+        for rank in ranks {
+            assert_eq!(rank.end(), (Some(0), String::new()));
+        }
+        let reports = [0, 1].map(|rank| read_json(&report_file(&store, rank, 2)));
+        assert_eq!(reports[0]["weights_digest"], reports[1]["weights_digest"]);
+        reports[0]["all_reduce"].as_str().unwrap().to_owned()
+    };
+    for name in ["ring", "two-tree", "compensated"] {
+        assert_eq!(reported(&["--all-reduce", name]), name);
+    }
+    assert!(reported(&[]).contains("(measured in "));
+    assert!(reported(&["--all-reduce", "auto"]).ends_with("(measured at an earlier start)"));
 }
 
 #[test]

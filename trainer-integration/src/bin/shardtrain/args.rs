@@ -7,10 +7,11 @@ use std::time::Duration;
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, Parser, ValueEnum};
 use shardd_api::protocol::RunId;
-use shardd_client::loader::LastBatch;
+use shardd_client::loader::{LastBatch, default_cache_dir};
 use shardd_store::connect::Connect;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
+use shardd_trainer::collective::sums::Algorithm;
 use shardd_trainer::compress::Compression;
 use shardd_trainer::data::InputOptions;
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
@@ -18,7 +19,7 @@ use shardd_trainer::dtype::ReduceDtype;
 use shardd_trainer::launch_env::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
-use shardd_trainer::reduce::Reduction;
+use shardd_trainer::reduce::{AllReduce, Reduction};
 use shardd_trainer::scaling::LossScale;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
 use shardd_trainer::{Slicing, Zero};
@@ -156,6 +157,11 @@ pub(crate) struct Args {
     /// Order of the gradient sum: fixed, with bit-equal weights for any number of ranks, or the fastest
     #[arg(help_heading = PARALLEL, long, value_name = "HOW", default_value = "exact")]
     pub(crate) reduce: ReduceName,
+
+    /// All-reduce algorithm of --reduce fast: auto (the fastest, measured at the first start and then cached), direct, ring,
+    /// doubling, two-tree, hierarchical or compensated. The last bits of the weights depend on it [default: auto]
+    #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "ALGORITHM", value_parser = all_reduce)]
+    pub(crate) all_reduce: Option<AllReduceName>,
 
     /// Data type of the gradient all-reduce. bf16 rounds after every addition, and stays bit-equal for any number of ranks with
     /// --reduce exact
@@ -436,6 +442,16 @@ fn device(text: &str) -> Result<DeviceName, String> {
     }
 }
 
+fn all_reduce(text: &str) -> Result<AllReduceName, String> {
+    match text {
+        "auto" => Ok(AllReduceName::Auto),
+        name => name
+            .parse()
+            .map(AllReduceName::Only)
+            .map_err(|error| format!("{error}, or auto to have them measured")),
+    }
+}
+
 fn resume(text: &str) -> Result<Resume, String> {
     match text {
         "auto" => Ok(Resume::Auto),
@@ -513,6 +529,12 @@ pub(crate) enum ReduceName {
     Exact,
     /// Any order
     Fast,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AllReduceName {
+    Auto,
+    Only(Algorithm),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -595,6 +617,8 @@ impl Args {
             "--weight-decay must not be negative".to_owned()
         } else if self.reduce == ReduceName::Exact && self.compress != Compression::None {
             "--compress loses bits, so it needs --reduce fast".to_owned()
+        } else if let Some(refusal) = self.all_reduce.and_then(|_| self.all_reduce_refusal()) {
+            refusal.to_owned()
         } else if self.zero_group.is_some() && self.zero == Zero::Nothing {
             "--zero-group needs --zero 1, 2 or 3".to_owned()
         } else if self.loss_scale.is_some() && self.precision != Precision::F16 {
@@ -638,6 +662,33 @@ impl Args {
             return Ok(());
         };
         Err(UsageError(complaint))
+    }
+
+    /// Why another part of the settings decides how gradients are added up.
+    fn all_reduce_refusal(&self) -> Option<&'static str> {
+        if self.reduce == ReduceName::Exact {
+            Some("--reduce exact adds up in one fixed tree; --all-reduce needs --reduce fast")
+        } else if self.compress != Compression::None {
+            Some("compressed gradients travel in a way of their own; leave --all-reduce or --compress out")
+        } else if self.zero != Zero::Nothing {
+            Some(
+                "with --zero each rank adds up its slice, and --all-reduce has nothing to choose; leave one of the two out",
+            )
+        } else if self.transport == TransportName::Nccl {
+            Some("NCCL chooses the algorithm itself (NCCL_ALGO); leave --all-reduce out")
+        } else {
+            None
+        }
+    }
+
+    /// The all-reduce algorithm of gradients, measured at the first start of a group of ranks if none is named.
+    pub(crate) fn all_reduce(&self) -> AllReduce {
+        match self.all_reduce {
+            None | Some(AllReduceName::Auto) => {
+                AllReduce::Auto { cache: Some(default_cache_dir().join("all-reduce")) }
+            }
+            Some(AllReduceName::Only(algorithm)) => AllReduce::Only(algorithm),
+        }
     }
 
     fn rate(&self) -> f32 {

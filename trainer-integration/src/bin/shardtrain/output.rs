@@ -74,6 +74,8 @@ pub(crate) struct Report<'a> {
     /// The cost of checkpoints; bytes are those of all ranks.
     checkpoints: CheckpointCosts,
     bytes_sent: u64,
+    /// The all-reduce algorithms of gradients by bytes, and where the choice is from; none where nothing was to choose.
+    all_reduce: Option<String>,
     /// The cost and saving of compression on this rank.
     compression: Option<CompressionFigures>,
     /// Seconds that all other ranks together waited for each rank, and the one they waited for longest.
@@ -179,6 +181,7 @@ impl<'a> Report<'a> {
             wait_s: trained.wait_s,
             checkpoints: trained.checkpoints,
             bytes_sent: trained.bytes_sent,
+            all_reduce: trained.all_reduce.as_ref().map(ToString::to_string),
             compression: trained.compression.map(CompressionFigures::from),
             waited_for_s: trained.waited_for.iter().map(std::time::Duration::as_secs_f64).collect(),
             straggler: straggler(&trained.waited_for),
@@ -288,12 +291,14 @@ impl Observer {
         }
         let results = results(report);
         let compression = report.compression.as_ref().map_or(String::new(), CompressionFigures::summary);
+        let all_reduce = report.all_reduce.as_ref();
+        let all_reduce = all_reduce.map_or(String::new(), |tuned| format!("all-reduce: {tuned}\n"));
         let straggler = report.straggler.map_or(String::new(), |rank| {
             let waited = report.waited_for_s[rank as usize];
             format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
         });
         print(&format!(
-            "trained {} on {} of {}: {:.0} samples/s{results}\n{straggler}{compression}weights blake3 {}\n",
+            "trained {} on {} of {}: {:.0} samples/s{results}\n{straggler}{all_reduce}{compression}weights blake3 {}\n",
             plural(report.epochs.into(), "epoch"),
             plural(report.world.into(), "rank"),
             plural(report.virtual_ranks.into(), "virtual rank"),

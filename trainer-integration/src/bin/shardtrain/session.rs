@@ -356,6 +356,7 @@ impl<'a> Session<'a> {
             clip: args.clip_grad_norm,
             reduction: args.reduction(),
             reduce_dtype: args.reduce_dtype,
+            all_reduce: args.all_reduce(),
             slicing: args.slicing(),
             traces: args.trace.is_some(),
             model: args.model_options(),

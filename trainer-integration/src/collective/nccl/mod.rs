@@ -17,7 +17,7 @@ use std::time::Duration;
 use burn::tensor::{Device, Tensor, TensorData};
 use thiserror::Error;
 
-use super::sums::all_reduce_in;
+use super::sums::{TuningTable, all_reduce_in};
 use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
@@ -105,9 +105,14 @@ pub trait DeviceSums: Send + std::fmt::Debug {
     ) -> Result<Tensor<1>, CollectiveError>;
 }
 
-/// Through the memory of the host, in these numbers.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Staged(pub ReduceDtype);
+/// Through the memory of the host.
+#[derive(Clone, Debug, Default)]
+pub struct Staged {
+    /// In these numbers.
+    pub dtype: ReduceDtype,
+    /// By these algorithms; none is the built-in table.
+    pub table: Option<TuningTable>,
+}
 
 impl DeviceSums for Staged {
     fn all_reduce(
@@ -117,7 +122,7 @@ impl DeviceSums for Staged {
     ) -> Result<Tensor<1>, CollectiveError> {
         let device = mine.device();
         let mut numbers = to_numbers(mine);
-        all_reduce_in(self.0, collective, &mut numbers)?;
+        all_reduce_in(self.dtype, self.table.as_ref(), collective, &mut numbers)?;
         let count = [numbers.len()];
         Ok(Tensor::from_data(TensorData::new(numbers, count), &device))
     }
@@ -185,7 +190,9 @@ mod tests {
         let sums = spawn(3, |mut collective: threads::ThreadCollective| {
             let mine = [collective.rank() as f32, 10.0];
             let mine = Tensor::<1>::from_floats(mine, &Device::flex());
-            let sums = |dtype| to_numbers(Staged(dtype).all_reduce(mine.clone(), &mut collective).unwrap());
+            let sums = |dtype| {
+                to_numbers(Staged { dtype, table: None }.all_reduce(mine.clone(), &mut collective).unwrap())
+            };
             [ReduceDtype::F32, ReduceDtype::Bf16].map(sums)
         });
         assert_eq!(sums, [[[3.0, 30.0], [3.0, 30.0]]; 3]);

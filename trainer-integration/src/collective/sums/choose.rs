@@ -1,6 +1,7 @@
-//! Which algorithm is the fastest for what. Pure: sizes in, a choice out.
+//! Which algorithm is used where the ranks have measured nothing. Pure: sizes in, a choice out. What ranks measure is in
+//! `table.rs`.
 
-use super::{Algorithm, Operation};
+use super::{Algorithm, Operation, is_hierarchy};
 use crate::collective::Link;
 
 /// Up to this number of bytes, all of a rank's, the algorithm is the fastest.
@@ -21,8 +22,8 @@ const fn line(link: Link, world: u32, bytes: usize, algorithm: Algorithm) -> Cro
 }
 
 /// For all-reduce, as measured with `shardtrain bench-comm` on one host of two cores, worlds of 2, 4 and 16, in November 2026: see
-/// benches/README.md, "Collectives". The ring was never much faster there than direct; on a network that many senders to one receiver
-/// bring to its knees it may be.
+/// benches/README.md, "Collectives". Ring and two-tree were never much faster there than direct; on a network that many senders
+/// to one receiver bring to its knees they may be, and [`tune`](super::tune) finds it out.
 pub const CROSSOVERS: [Crossover; 6] = [
     line(Link::Memory, 2, 64 << 10, Algorithm::Doubling),
     line(Link::Memory, 2, usize::MAX, Algorithm::Direct),
@@ -40,9 +41,7 @@ pub fn choose(operation: Operation, bytes: usize, link: Link, hosts: &[u32]) -> 
     let largest = lines.clone().map(|line| line.world).max();
     let found = lines.filter(|line| Some(line.world) == largest).find(|line| bytes <= line.bytes);
     let fastest = found.map_or(Algorithm::Direct, |line| line.algorithm);
-    let is_alone = |host: &u32| hosts.iter().filter(|&other| other == host).count() == 1;
-    let is_one_host = hosts.iter().all(|host| *host == hosts[0]);
-    if operation == Operation::AllReduce && !is_one_host && !hosts.iter().all(is_alone) {
+    if operation == Operation::AllReduce && is_hierarchy(hosts) {
         Algorithm::Hierarchical
     } else if fastest.does(operation) {
         fastest

@@ -4,31 +4,8 @@ use super::team::Team;
 use crate::collective::numbers::{Number, numbers, slice_of};
 use crate::collective::{CollectiveError, Incoming, Outgoing, Place};
 
-/// A float whose additions can be followed by their rounding errors.
-pub trait Compensated: Number {
-    /// `self + other` as it is rounded, and the rounding error; the second is 0 where the sum is not finite.
-    fn two_sum(self, other: Self) -> (Self, Self);
-}
-
-macro_rules! floats {
-    ($($float:ty),*) => {
-        $(impl Compensated for $float {
-            #[inline]
-            fn two_sum(self, other: Self) -> (Self, Self) {
-                let sum = self + other;
-                let error = if self.abs() >= other.abs() { (self - sum) + other } else { (other - sum) + self };
-                (sum, if sum.is_finite() { error } else { 0.0 })
-            }
-        })*
-    };
-}
-floats!(f32, f64);
-
 /// As [`direct::reduce_scatter`](super::direct::reduce_scatter) of all ranks.
-pub(super) fn reduce_scatter<T: Compensated>(
-    team: &mut Team<'_>,
-    all: &mut [T],
-) -> Result<(), CollectiveError> {
+pub(super) fn reduce_scatter<T: Number>(team: &mut Team<'_>, all: &mut [T]) -> Result<(), CollectiveError> {
     let (rank, world, length) = (team.rank(), team.world(), all.len());
     if world == 1 {
         return Ok(());
@@ -72,7 +49,7 @@ pub(super) fn reduce_scatter<T: Compensated>(
     Ok(())
 }
 
-fn add<T: Compensated>(partial: &mut [(T, T)], numbers: &[T]) {
+fn add<T: Number>(partial: &mut [(T, T)], numbers: &[T]) {
     for ((sum, error), &number) in partial.iter_mut().zip(numbers) {
         let (next, rounded_off) = sum.two_sum(number);
         *sum = next;

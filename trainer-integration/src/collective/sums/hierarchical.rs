@@ -3,7 +3,7 @@
 
 use super::choose::choose;
 use super::team::Team;
-use super::{Algorithm, Operation, direct, doubling, ring};
+use super::{Algorithm, Operation, direct, doubling, ring, two_tree};
 use crate::collective::numbers::Number;
 use crate::collective::{Collective, CollectiveError, Link};
 
@@ -28,13 +28,14 @@ pub(super) fn all_reduce<T: Number>(
         let mut across = Team::of(collective, column);
         match choose(Operation::AllReduce, size_of_val(own), Link::Network, &apart) {
             Algorithm::Doubling => doubling::all_reduce(&mut across, own)?,
-            Algorithm::Direct => {
-                direct::reduce_scatter(&mut across, own, apart.len() as u32)?;
-                direct::all_gather(&mut across, own, apart.len() as u32)?;
-            }
-            Algorithm::Ring | Algorithm::Hierarchical => {
+            Algorithm::TwoTree => two_tree::all_reduce(&mut across, own)?,
+            Algorithm::Ring => {
                 ring::reduce_scatter(&mut across, own)?;
                 ring::all_gather(&mut across, own)?;
+            }
+            Algorithm::Direct | Algorithm::Hierarchical | Algorithm::Compensated => {
+                direct::reduce_scatter(&mut across, own, apart.len() as u32)?;
+                direct::all_gather(&mut across, own, apart.len() as u32)?;
             }
         }
     }

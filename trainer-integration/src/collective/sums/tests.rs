@@ -45,6 +45,10 @@ fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
 }
 
+fn compensated(ranks: &mut dyn Collective, numbers: &mut [f32]) -> Result<(), CollectiveError> {
+    all_reduce_by(Algorithm::Compensated, ranks, numbers)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -105,7 +109,7 @@ proptest! {
     #[test]
     fn compensated_sums_are_the_nearest_float_or_its_neighbour(world in 1..=8u32, length in 0..2_000usize) {
         let hosts = vec![0; world as usize];
-        let all = after(&hosts, length, float, all_reduce_compensated);
+        let all = after(&hosts, length, float, compensated);
         for sums in &all {
             prop_assert!(bits(sums) == bits(&all[0]));
         }
@@ -129,7 +133,7 @@ fn compensated_sums_keep_what_plain_ones_lose() {
     };
     let hosts = [0; 8];
     let plain = after(&hosts, 3, number, |ranks, numbers| all_reduce_by(Algorithm::Direct, ranks, numbers));
-    let compensated = after(&hosts, 3, number, all_reduce_compensated);
+    let compensated = after(&hosts, 3, number, compensated);
     assert_eq!(plain[0], [0.0; 3]);
     assert_eq!(compensated[0], [6.0; 3]);
 }
@@ -141,7 +145,7 @@ fn infinities_and_nans_stay_what_they_are() {
         (2, 1) => f32::NAN,
         _ => 1.0,
     };
-    let sums = after(&[0; 3], 3, number, all_reduce_compensated).remove(0);
+    let sums = after(&[0; 3], 3, number, compensated).remove(0);
     assert!(sums[0] == f32::INFINITY && sums[1].is_nan() && sums[2] == 3.0, "{sums:?}");
 }
 
@@ -162,6 +166,38 @@ fn long_sums_send_the_least_possible() {
             );
         }
     }
+}
+
+/// No rank sends more than twice its bytes, all together the least possible, in a number of steps that is logarithmic in the world.
+#[test]
+fn two_trees_share_the_bytes_and_take_logarithmically_many_steps() {
+    for world in [2u64, 3, 4, 5, 7, 8, 9, 16] {
+        let digits = world.next_power_of_two().ilog2() as usize;
+        for segments in [1, 4] {
+            let numbers = 2 * segments * two_tree::SEGMENT_BYTES / 4;
+            let hosts = vec![0; world as usize];
+            let counts = spawn_on(world_on(&hosts, DEFAULT_TIMEOUT), |inner| {
+                let (mut counted, sent) = Counted::new(inner, &hosts);
+                all_reduce_by(Algorithm::TwoTree, &mut counted, &mut vec![1f32; numbers]).unwrap();
+                let sent: u64 = sent.lock().unwrap().iter().sum();
+                (sent, counted.transfers())
+            });
+            let bytes = numbers as u64 * 4;
+            assert!(counts.iter().all(|(sent, _)| *sent <= 2 * bytes), "{counts:?} of {bytes}");
+            assert_eq!(counts.iter().map(|(sent, _)| sent).sum::<u64>(), 2 * (world - 1) * bytes);
+            let steps = counts.iter().map(|(_, steps)| *steps).max().unwrap();
+            assert!(steps < segments + 2 * digits, "{steps} steps of {world} ranks, {segments} segments");
+        }
+    }
+}
+
+#[test]
+fn names_of_algorithms_are_read_as_they_are_written() {
+    for algorithm in Algorithm::ALL {
+        assert_eq!(algorithm.to_string().parse(), Ok(algorithm));
+        assert_eq!(serde_json::to_value(algorithm).unwrap(), algorithm.name());
+    }
+    assert!("tree".parse::<Algorithm>().unwrap_err().contains("two-tree"));
 }
 
 /// Two hosts of two ranks: a host sends each byte once per direction, shared by its ranks. Without hosts, each rank sends as

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use serde::Serialize;
 use shardd_trainer::collective::sums::{
-    self, Algorithm, Operation, all_gather, all_reduce_by, all_reduce_compensated, choose, reduce_scatter,
+    self, Algorithm, Operation, all_gather, all_reduce_by, choose, reduce_scatter,
 };
 use shardd_trainer::collective::{Collective, CollectiveError};
 use shardd_trainer::reduce::{self, Partials, VirtualRanks};
@@ -52,7 +52,7 @@ impl Task {
             .map(Way::Sum)
         };
         match self {
-            Task::AllReduce => of(Operation::AllReduce).chain([Way::Compensated, Way::Exact]).collect(),
+            Task::AllReduce => of(Operation::AllReduce).chain([Way::Exact]).collect(),
             Task::ReduceScatter => of(Operation::ReduceScatter).collect(),
             Task::AllGather => of(Operation::AllGather).collect(),
             Task::Broadcast | Task::AllToAll | Task::SendReceive | Task::Barrier => vec![Way::Only],
@@ -74,7 +74,6 @@ impl Task {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
     Sum(Algorithm),
-    Compensated,
     /// The reduction of training, each rank with one virtual rank.
     Exact,
     /// There is no other.
@@ -85,7 +84,6 @@ impl Way {
     fn name(self) -> &'static str {
         match self {
             Way::Sum(algorithm) => algorithm.name(),
-            Way::Compensated => "compensated",
             Way::Exact => "exact",
             Way::Only => "",
         }
@@ -213,7 +211,7 @@ impl Subject {
                 reduce::all_reduce(collective, ranks, mine)?;
                 return Ok(prepared);
             }
-            (Task::AllReduce, _) => all_reduce_compensated(collective, numbers)?,
+            (Task::AllReduce, Way::Only) => {}
             (Task::ReduceScatter, Way::Sum(algorithm)) => reduce_scatter(algorithm, collective, numbers)?,
             (Task::ReduceScatter, _) => sums::reduce_scatter(Algorithm::Direct, collective, numbers)?,
             (Task::AllGather, Way::Sum(algorithm)) => all_gather(algorithm, collective, numbers)?,
