@@ -66,6 +66,22 @@ impl Buckets {
         self.buckets[bucket].clone().map(|block| self.lengths[block]).sum()
     }
 
+    /// Where the blocks of each bucket lie among all numbers, in the order of the blocks, and in the bucket; and how many numbers
+    /// there are.
+    pub(crate) fn all_places(&self) -> (Vec<Vec<(Range<usize>, Range<usize>)>>, usize) {
+        let mut end = 0;
+        let start = |length: &usize| {
+            end += length;
+            end - length
+        };
+        let starts: Vec<usize> = self.lengths.iter().map(start).collect();
+        let of_bucket = |bucket| {
+            let places = self.places(bucket);
+            places.map(|(block, range)| (starts[block]..starts[block] + range.len(), range)).collect()
+        };
+        ((0..self.count()).map(of_bucket).collect(), end)
+    }
+
     /// Where the blocks of a bucket lie in it: the last block first.
     pub(crate) fn places(&self, bucket: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
         let mut start = 0;

@@ -29,13 +29,19 @@ pub(crate) struct Unnamed {
     pub unread: Option<String>,
 }
 
+/// The newest format whose parts are known by name.
+const FORMAT: u64 = 3;
+
 /// The needed part of a checkpoint's manifest, in every format so far.
 #[derive(Deserialize)]
 struct Named {
+    format: u64,
     #[serde(default)]
     pieces: Vec<Part>,
     #[serde(default)]
     statistics: Vec<Part>,
+    #[serde(default)]
+    residuals: Vec<Part>,
     #[serde(default)]
     parts: Vec<Part>,
 }
@@ -123,8 +129,12 @@ async fn named(
             Err(error) => return Err(error),
         };
         match serde_json::from_slice::<Named>(&bytes) {
-            Ok(Named { pieces, statistics, parts }) => {
-                named.extend(pieces.into_iter().chain(statistics).chain(parts).map(|part| part.digest));
+            Ok(Named { format, .. }) if format > FORMAT => {
+                return Ok(Err(format!("{key} has format {format}, this program reads {FORMAT}")));
+            }
+            Ok(Named { pieces, statistics, residuals, parts, .. }) => {
+                let all = pieces.into_iter().chain(statistics).chain(residuals).chain(parts);
+                named.extend(all.map(|part| part.digest));
             }
             Err(error) => return Ok(Err(format!("{key}: {error}"))),
         }
@@ -178,8 +188,12 @@ mod tests {
     }
 
     fn checkpoint(root: &Path, run: &str, parts: &[Digest]) -> String {
+        checkpoint_of(root, run, 2, "pieces", parts)
+    }
+
+    fn checkpoint_of(root: &Path, run: &str, format: u32, kind: &str, parts: &[Digest]) -> String {
         let parts: Vec<_> = parts.iter().map(|it| serde_json::json!({ "digest": it, "bytes": 1 })).collect();
-        let bytes = serde_json::json!({ "format": 2, "pieces": parts, "statistics": [] }).to_string();
+        let bytes = serde_json::json!({ "format": format, kind: parts }).to_string();
         let key = format!("runs/{run}/checkpoints/{:012}-{}.json", 7, Digest::of(bytes.as_bytes()));
         put(root, &key, bytes.as_bytes(), 9);
         key
@@ -209,6 +223,21 @@ mod tests {
         let there = fs::read_dir(root.join("runs/a/parts")).expect("there").count();
         assert_eq!(there, 2, "named objects, and possible later ones");
         assert!(root.join("runs/a/steps/x.arrow").exists());
+    }
+
+    #[tokio::test]
+    async fn every_kind_of_part_that_a_checkpoint_names_stays_and_all_of_one_from_a_later_version() {
+        for (format, kind) in [(1, "parts"), (2, "pieces"), (2, "statistics"), (3, "residuals")] {
+            let dir = tempfile::tempdir().expect("a temporary directory");
+            let (root, place) = (dir.path(), StorePlace::Directory(dir.path().to_owned()));
+            let named = part(root, "a", b"named", 9);
+            checkpoint_of(root, "a", format, kind, &[named]);
+            assert_eq!(collect(&place, Duration::ZERO, true).await.expect("looks"), [], "{kind}");
+            checkpoint_of(root, "a", 4, "something new", &[named]);
+            part(root, "a", b"of the later version", 9);
+            let found = collect(&place, Duration::ZERO, true).await.expect("looks");
+            assert!(found[0].unread.as_ref().is_some_and(|reason| reason.contains("format 4")), "{found:?}");
+        }
     }
 
     #[tokio::test]

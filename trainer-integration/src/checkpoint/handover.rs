@@ -205,7 +205,8 @@ fn give(
     needed: Vec<Stretch>,
 ) -> Result<State, CollectiveError> {
     let rank = collective.rank();
-    let mut state = State::default();
+    // A rank keeps the gradients that it has not sent; no other rank has them.
+    let mut state = State { residuals: std::mem::take(&mut own.residuals), ..State::default() };
     for Stretch { block, kind, range } in needed {
         let is_own = own.numbers.iter().any(|it| (it.block, it.kind) == (block, kind) && it.range() == range);
         let values = vec![0.0; if is_own { 0 } else { range.len() }];

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use super::CheckpointError;
 use super::checkpoint_store::CheckpointStore;
-use super::codec::decode;
+use super::codec::{decode, decode_residual};
 use super::manifest::{CheckpointId, Manifest, PARTS};
 use super::objects::{Object, objects};
 use super::peer_checkpoint::PeerCheckpoint;
@@ -20,6 +20,7 @@ use super::state::State;
 use crate::collective::{
     Among, Collective, CollectiveError, Incoming, Message, Outgoing, Place as Destination,
 };
+use crate::compress::{RankResidual, heir};
 use crate::reduce::VirtualRanks;
 use crate::zero::Slicing;
 
@@ -155,7 +156,58 @@ fn read(
         _ => Holding::needed(slicing, collective.hosts(), collective.rank()),
     };
     let reading = Reading::new(&manifest, holding, VirtualRanks { count, world });
-    Ok(reading.run(collective, shelf, id)?.map(|state| (manifest, state)))
+    let mut state = match reading.run(collective, shelf, id)? {
+        Ok(state) => state,
+        Err(reason) => return Ok(Err(reason)),
+    };
+    if !manifest.residuals.is_empty() {
+        state.residuals = match read_residuals(collective, shelf, id, &manifest)? {
+            Ok(residuals) => residuals,
+            Err(reason) => return Ok(Err(reason)),
+        };
+    }
+    Ok(Ok((manifest, state)))
+}
+
+/// The residuals that this rank inherits, or why some rank's are no good. All ranks call this together; each is read once.
+fn read_residuals(
+    collective: &mut dyn Collective,
+    shelf: &CheckpointStore,
+    id: CheckpointId,
+    manifest: &Manifest,
+) -> Result<Result<Vec<RankResidual>, String>, CheckpointError> {
+    let writers = manifest.residuals.len() as u32;
+    let mine = |rank: &u32| heir(*rank, writers, collective.world()) == collective.rank();
+    let read = async |rank: u32| {
+        let bytes = shelf.objects().read_part(manifest.residuals[rank as usize]).await?;
+        let damaged = |reason| CheckpointError::Damaged { id: id.short(), reason };
+        let residual = decode_residual(&bytes).map_err(damaged)?;
+        Ok::<_, CheckpointError>(RankResidual { rank, world: writers, residual })
+    };
+    let mut residuals = Vec::new();
+    let mut outcome = Ok(());
+    for rank in (0..writers).filter(mine) {
+        match shelf.handle().block_on(read(rank)) {
+            Ok(residual) => residuals.push(residual),
+            Err(error) => outcome = Err(error),
+        }
+    }
+    Ok(all_have_read(collective, outcome)?.map(|()| residuals))
+}
+
+/// Whether all ranks have read their objects; the inner error is one of damage.
+fn all_have_read(
+    collective: &mut dyn Collective,
+    outcome: Result<(), CheckpointError>,
+) -> Result<Result<(), String>, CheckpointError> {
+    for (other, message) in (0..).zip(&collective.all_gather(&pack(outcome))?) {
+        match unpack(other, message)? {
+            Listing::This(()) => {}
+            Listing::Damaged(reason) => return Ok(Err(reason)),
+            Listing::Failed(reason) => return Err(CheckpointError::Elsewhere { rank: other, reason }),
+        }
+    }
+    Ok(Ok(()))
 }
 
 /// Objects that all ranks together read at a time, which is no more than each of them may be given: this
@@ -233,14 +285,8 @@ impl<'a> Reading<'a> {
                 Ok(decoded) => (Ok(()), decoded),
                 Err(error) => (Err(error), Vec::new()),
             };
-            for (other, message) in (0..).zip(&collective.all_gather(&pack(outcome))?) {
-                match unpack(other, message)? {
-                    Listing::This(()) => {}
-                    Listing::Damaged(reason) => return Ok(Err(reason)),
-                    Listing::Failed(reason) => {
-                        return Err(CheckpointError::Elsewhere { rank: other, reason });
-                    }
-                }
+            if let Err(reason) = all_have_read(collective, outcome)? {
+                return Ok(Err(reason));
             }
             let mine = self.round(rank, round);
             if world > 1 {

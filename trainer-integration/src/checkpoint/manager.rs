@@ -21,11 +21,12 @@ use super::CheckpointError;
 use super::capture::{Captured, Held};
 use super::checkpoint_store::CheckpointStore;
 use super::load::{Checkpoint, Resume, load};
-use super::manifest::{CheckpointId, Manifest};
+use super::manifest::{CheckpointId, Manifest, RESIDUALS};
 use super::pieces::pieces;
 use super::plan::{Holding, Plan};
 use super::upload::{Upload, Written};
 use crate::collective::{CollectiveError, Message};
+use crate::compress::Residual;
 use crate::ledger::Ledger;
 use crate::reduce::{Comm, Pending, VirtualRanks};
 use crate::zero::Slicing;
@@ -107,6 +108,8 @@ pub(crate) struct Snapshot<'a> {
     pub(crate) held: Vec<Held<'a>>,
     /// By virtual rank of this rank; empty ones if the model has none.
     pub(crate) statistics: Vec<Vec<f32>>,
+    /// Of this rank, if gradients are compressed; then the manifest's format says so on all ranks.
+    pub(crate) residual: Option<Residual>,
     /// Where copies of it are counted.
     pub(crate) ledger: Ledger,
     /// Ends when what belongs before the checkpoint is in the store, or cannot be.
@@ -175,11 +178,13 @@ impl UnderWay {
                 found[index] = parts.next();
             }
             let own = if manifest.layout.statistics() > 0 { ranks.of(rank).len() } else { 0 };
-            let asked = self.plan.of_rank(rank).count() + own;
+            let residuals = usize::from(manifest.format == RESIDUALS);
+            let asked = self.plan.of_rank(rank).count() + own + residuals;
             if written.parts.len() != asked {
                 return Some(Err(format!("rank {rank} wrote {} objects of {asked}", written.parts.len())));
             }
-            manifest.statistics.extend(parts);
+            manifest.statistics.extend(parts.by_ref().take(own));
+            manifest.residuals.extend(parts);
         }
         manifest.pieces = found.into_iter().flatten().collect(); // one rank wrote each
         Some(Ok(manifest))
@@ -434,7 +439,7 @@ impl CheckpointManager {
         self.settle()?;
         let waited = asked.elapsed();
         let checkpoints = self.checkpoints.as_ref().expect("asked only where there are some");
-        let Snapshot { manifest, holding, held, statistics, ledger, before } = snapshot()?;
+        let Snapshot { manifest, holding, held, statistics, residual, ledger, before } = snapshot()?;
         let layout = &manifest.layout;
         let pieces = pieces(layout);
         // The same for the whole training, but that moments come with the first step.
@@ -445,7 +450,7 @@ impl CheckpointManager {
         let captured = Captured::of(&plan, held, &self.comm, &ledger);
         let statistics = if layout.statistics() > 0 { statistics } else { Vec::new() };
         let (plan_of_upload, known) = (Arc::clone(&plan), Arc::clone(&self.known));
-        let upload = Upload { plan: plan_of_upload, captured, statistics, known, before };
+        let upload = Upload { plan: plan_of_upload, captured, statistics, residual, known, before };
         let upload = checkpoints.shelf.handle().spawn(upload.run(checkpoints.shelf.objects()));
         let held_up = asked.elapsed();
         let copied = held_up.saturating_sub(waited);

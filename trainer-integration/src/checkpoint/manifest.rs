@@ -12,7 +12,10 @@ use super::layout::Layout;
 use super::part::Part;
 use super::pieces::{PIECE, pieces};
 
-/// The format that is written, and the newest that is read.
+/// The format of a training whose ranks have residuals, and the newest that is read.
+pub(super) const RESIDUALS: u32 = 3;
+
+/// That of others.
 const FORMAT: u32 = 2;
 
 /// That of earlier versions, still read: a part for each virtual rank.
@@ -78,7 +81,7 @@ impl fmt::Display for Place {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// 2; 1 of earlier versions.
+    /// 2, or 3 with residuals; 1 of earlier versions.
     pub format: u32,
     /// The run it is of.
     pub run: String,
@@ -100,6 +103,9 @@ pub struct Manifest {
     /// By virtual rank its running statistics; empty if the model has none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statistics: Vec<Part>,
+    /// Of format 3, by rank of those who wrote it: the gradients that compression had not sent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub residuals: Vec<Part>,
     /// Of format 1, by virtual rank: a share of what all have in common, and its statistics.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub parts: Vec<Part>,
@@ -109,9 +115,12 @@ impl Manifest {
     /// The format of new ones.
     pub const FORMAT: u32 = FORMAT;
 
+    /// The format of new ones whose ranks have residuals of compression.
+    pub const FORMAT_WITH_RESIDUALS: u32 = RESIDUALS;
+
     /// All objects that it needs.
     pub fn objects(&self) -> impl Iterator<Item = Part> {
-        self.pieces.iter().chain(&self.statistics).chain(&self.parts).copied()
+        self.pieces.iter().chain(&self.statistics).chain(&self.residuals).chain(&self.parts).copied()
     }
 
     /// As bytes: the same for equal manifests.
@@ -137,8 +146,8 @@ impl Manifest {
         }
         let damaged = |reason: String| CheckpointError::Damaged { id: id.short(), reason };
         let head: Head = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
-        if head.format > u64::from(FORMAT) {
-            return Err(CheckpointError::TooNew { id: id.short(), found: head.format, known: FORMAT });
+        if head.format > u64::from(RESIDUALS) {
+            return Err(CheckpointError::TooNew { id: id.short(), found: head.format, known: RESIDUALS });
         }
         let manifest: Manifest = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         let digest = Digest::of(bytes);
@@ -171,6 +180,10 @@ impl Manifest {
             PARTS => [0, 0, ranks],
             _ => [pieces(layout).len(), if layout.statistics() > 0 { ranks } else { 0 }, 0],
         };
+        let writers = if self.format == RESIDUALS { 1..=ranks } else { 0..=0 };
+        if !writers.contains(&self.residuals.len()) {
+            return Err(format!("residuals of {} ranks in format {}", self.residuals.len(), self.format));
+        }
         let found = [self.pieces.len(), self.statistics.len(), self.parts.len()];
         if ranks == 0 || found != expected || self.format == 0 {
             return Err(format!(

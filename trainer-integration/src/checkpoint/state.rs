@@ -6,6 +6,7 @@ use std::ops::Range;
 use super::layout::Kind;
 use super::pieces::Stretch;
 use super::plan::within;
+use crate::compress::RankResidual;
 
 /// The state read from a checkpoint for one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -14,6 +15,9 @@ pub struct State {
     pub numbers: Vec<Numbers>,
     /// Of each virtual rank of this rank, its number and its running statistics, the blocks' one after the other.
     pub statistics: Vec<(u32, Vec<f32>)>,
+    /// The unsent gradients with which this rank continues, if gradients are compressed: its own, or those of the ranks of
+    /// another world that it inherits.
+    pub residuals: Vec<RankResidual>,
 }
 
 /// Some of a block's numbers.
@@ -45,7 +49,11 @@ impl State {
             start: range.start,
             values: vec![0.0; range.len()],
         };
-        State { numbers: stretches.into_iter().map(zeros).collect(), statistics: Vec::new() }
+        State {
+            numbers: stretches.into_iter().map(zeros).collect(),
+            statistics: Vec::new(),
+            residuals: Vec::new(),
+        }
     }
 
     /// Takes over the numbers of a piece's run, those that have a place.

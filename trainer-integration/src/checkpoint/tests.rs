@@ -258,6 +258,7 @@ proptest! {
             state: State {
                 numbers: held_by(&layout, &givers, giver),
                 statistics: hosts.of(giver).map(|of| (of, statistics_of(of, count))).collect(),
+                residuals: Vec::new(),
             },
         }).collect();
         let is_whole = |step: u64| {
@@ -317,6 +318,7 @@ fn manifest(layout: &Layout, virtual_ranks: u32, step: u64) -> Manifest {
         layout: layout.clone(),
         pieces: Vec::new(),
         statistics: Vec::new(),
+        residuals: Vec::new(),
         parts: Vec::new(),
     }
 }
@@ -359,6 +361,7 @@ fn snapshot<'a>(
         manifest: manifest.clone(),
         holding: holding.clone(),
         held: numbers.iter().map(held).collect(),
+        residual: None,
         statistics: hosted.map(|rank| statistics_of(rank, manifest.layout.statistics())).collect(),
     }
 }
@@ -801,9 +804,9 @@ fn a_manifest_of_later_programs_or_of_another_name_is_told_apart_from_a_damaged_
     assert_eq!(Manifest::from_bytes(id, &bytes).unwrap(), manifest);
     assert_eq!(id.to_string().parse(), Ok(id));
     let text = String::from_utf8(bytes).unwrap();
-    let later = text.replace("\"format\":2", "\"format\":3");
+    let later = text.replace("\"format\":2", "\"format\":4");
     let error = Manifest::from_bytes(id, later.as_bytes()).unwrap_err();
-    assert!(matches!(error, CheckpointError::TooNew { found: 3, .. }), "{error}");
+    assert!(matches!(error, CheckpointError::TooNew { found: 4, .. }), "{error}");
     for other in [text.replace("\"step\":9", "\"step\":8"), text.replace("20", "21"), text[..60].to_owned()] {
         let error = Manifest::from_bytes(id, other.as_bytes()).unwrap_err();
         assert!(matches!(error, CheckpointError::Damaged { .. }), "{error}");

@@ -11,9 +11,10 @@ use tokio::task::{JoinSet, spawn_blocking};
 use super::CheckpointError;
 use super::capture::Captured;
 use super::checkpoint_store::Objects;
-use super::codec::{encode_piece, encode_statistics};
+use super::codec::{encode_piece, encode_residual, encode_statistics};
 use super::part::Part;
 use super::plan::Plan;
+use crate::compress::Residual;
 use crate::ledger::Numbers;
 
 /// How many objects are encoded and put at once.
@@ -25,6 +26,8 @@ pub(super) struct Upload {
     pub(super) captured: Captured,
     /// By virtual rank of this rank; none if the model has none.
     pub(super) statistics: Vec<Vec<f32>>,
+    /// Of this rank, if gradients are compressed.
+    pub(super) residual: Option<Residual>,
     /// Objects that were written or read by this training.
     pub(super) known: Arc<BTreeSet<Digest>>,
     /// Ends when what belongs before the checkpoint is in the store, or cannot be.
@@ -34,7 +37,7 @@ pub(super) struct Upload {
 /// The objects that a rank has put.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Written {
-    /// Its pieces, then the statistics of its virtual ranks.
+    /// Its pieces, then the statistics of its virtual ranks, then its residual.
     pub(super) parts: Vec<Part>,
     /// Bytes that were put.
     pub(super) put: u64,
@@ -46,11 +49,12 @@ pub(super) struct Written {
 enum Object {
     Piece(usize, Numbers<f32>),
     Statistics(Vec<f32>),
+    Residual(Residual),
 }
 
 impl Upload {
     pub(super) async fn run(self, objects: Objects) -> Result<Written, CheckpointError> {
-        let Upload { plan, captured, statistics, known, before } = self;
+        let Upload { plan, captured, statistics, residual, known, before } = self;
         if let Some(before) = before {
             let _ = before.await; // in vain, perhaps: this does not depend on it
         }
@@ -59,7 +63,8 @@ impl Upload {
         let there = if known.is_empty() { BTreeMap::new() } else { objects.present().await? };
         let present = Arc::new(Present { known, there });
         let pieces = pieces.into_iter().map(|(index, numbers)| Object::Piece(index, numbers));
-        let mut work = pieces.chain(statistics.into_iter().map(Object::Statistics)).enumerate();
+        let own = statistics.into_iter().map(Object::Statistics).chain(residual.map(Object::Residual));
+        let mut work = pieces.chain(own).enumerate();
         let (mut parts, mut written) = (BTreeMap::new(), Written::default());
         let mut putting = JoinSet::new();
         loop {
@@ -72,6 +77,7 @@ impl Upload {
                         let bytes = match object {
                             Object::Piece(index, numbers) => encode_piece(&plan.pieces[index], &numbers),
                             Object::Statistics(numbers) => encode_statistics(&numbers),
+                            Object::Residual(residual) => encode_residual(&residual),
                         };
                         (Part::of(&bytes), bytes)
                     };

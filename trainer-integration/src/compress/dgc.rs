@@ -1,5 +1,7 @@
 //! What deep gradient compression adds to sending the largest numbers (Lin et al., "Deep gradient compression", ICLR 2018). Pure.
 
+use super::residual::Residual;
+
 /// Which share of the numbers is sent, by the epoch: less and less until it is the wanted one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Sparsity {
@@ -14,38 +16,21 @@ impl Sparsity {
     }
 }
 
-/// The numbers that a rank has not sent yet.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Unsent {
-    /// The momentum of the gradients.
-    velocity: Vec<f32>,
-    /// The velocities added up.
-    sum: Vec<f32>,
+/// Takes in another gradient, with momentum corrected: velocities are added up, not gradients.
+pub(super) fn accumulate(residual: &mut Residual, gradient: &[f32], momentum: f32) {
+    residual.velocity.resize(gradient.len(), 0.0);
+    residual.gradients.resize(gradient.len(), 0.0);
+    for ((velocity, sum), gradient) in residual.velocity.iter_mut().zip(&mut residual.gradients).zip(gradient)
+    {
+        *velocity = momentum * *velocity + gradient;
+        *sum += *velocity;
+    }
 }
 
-impl Unsent {
-    /// After another gradient, with momentum corrected: velocities are added up, not gradients.
-    pub(super) fn after(&self, gradient: &[f32], momentum: f32) -> Unsent {
-        let mut after = self.clone();
-        after.velocity.resize(gradient.len(), 0.0);
-        after.sum.resize(gradient.len(), 0.0);
-        for ((velocity, sum), gradient) in after.velocity.iter_mut().zip(&mut after.sum).zip(gradient) {
-            *velocity = momentum * *velocity + gradient;
-            *sum += *velocity;
-        }
-        after
-    }
-
-    /// The accumulated numbers.
-    pub(super) fn sum(&self) -> &[f32] {
-        &self.sum
-    }
-
-    /// Forgets a number that is sent, and its momentum: stale momentum shall not continue to push.
-    pub(super) fn sent(&mut self, place: usize) {
-        self.velocity[place] = 0.0;
-        self.sum[place] = 0.0;
-    }
+/// Forgets a number that is sent, and its momentum: stale momentum shall not continue to push.
+pub(super) fn forget_sent(residual: &mut Residual, place: usize) {
+    residual.velocity[place] = 0.0;
+    residual.gradients[place] = 0.0;
 }
 
 /// Brings a rank's gradient to at most its part of a limit for all: gradients of N ranks that point anywhere have a sum of length N^1/2.
@@ -71,13 +56,14 @@ mod tests {
 
     #[test]
     fn velocities_add_up_until_they_are_sent() {
-        let mut unsent = Unsent::default();
-        unsent = unsent.after(&[1.0, 2.0], 0.5);
-        unsent = unsent.after(&[1.0, 0.0], 0.5);
+        let mut residual = Residual::default();
+        accumulate(&mut residual, &[1.0, 2.0], 0.5);
+        accumulate(&mut residual, &[1.0, 0.0], 0.5);
         // Velocities 1, 1.5 and 2, 1.
-        assert_eq!(unsent.sum(), [2.5, 3.0]);
-        unsent.sent(1);
-        assert_eq!(unsent.after(&[0.0, 1.0], 0.5).sum(), [3.25, 1.0], "its momentum is gone with it");
+        assert_eq!(residual.gradients, [2.5, 3.0]);
+        forget_sent(&mut residual, 1);
+        accumulate(&mut residual, &[0.0, 1.0], 0.5);
+        assert_eq!(residual.gradients, [3.25, 1.0], "its momentum is gone with it");
     }
 
     #[test]

@@ -7,6 +7,7 @@
 mod codec;
 mod dgc;
 mod reduce;
+mod residual;
 mod sparse;
 
 use std::fmt;
@@ -17,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 pub use dgc::Sparsity;
 pub(crate) use reduce::{Circumstances, Compressor};
+pub use residual::{RankResidual, Residual};
+pub(crate) use residual::{heir, inherited, joined};
 
 /// How gradients travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -4,7 +4,8 @@
 use std::time::Instant;
 
 use super::codec::Codec;
-use super::dgc::{Unsent, clip_locally};
+use super::dgc::{accumulate, clip_locally, forget_sent};
+use super::residual::Residual;
 use super::sparse::{Entry, add, count_of, largest};
 use super::{Compression, CompressionReport, Sparsity};
 use crate::collective::{Collective, CollectiveError, Message, slice_of};
@@ -13,19 +14,10 @@ use crate::collective::{Collective, CollectiveError, Message, slice_of};
 #[derive(Debug)]
 pub(crate) struct Compressor {
     compression: Compression,
-    /// The unsent part of this rank's own gradients.
     residual: Residual,
-    /// The unsent part of its sum, as the owner of a slice.
-    of_sum: Vec<f32>,
     /// The same after the step that is under way, until it is taken.
-    next: Option<(Residual, Vec<f32>)>,
+    next: Option<Residual>,
     report: CompressionReport,
-}
-
-#[derive(Clone, Debug)]
-enum Residual {
-    Plain(Vec<f32>),
-    Dgc(Unsent),
 }
 
 /// The settings that differ from step to step.
@@ -41,17 +33,19 @@ pub(crate) struct Circumstances {
 
 impl Compressor {
     pub(crate) fn new(compression: Compression) -> Compressor {
-        let residual = match compression {
-            Compression::Dgc(_) => Residual::Dgc(Unsent::default()),
-            _ => Residual::Plain(Vec::new()),
-        };
-        let report = CompressionReport::default();
-        Compressor { compression, residual, of_sum: Vec::new(), next: None, report }
+        let (residual, report) = (Residual::default(), CompressionReport::default());
+        Compressor { compression, residual, next: None, report }
     }
 
-    /// Drops the unsent numbers.
-    pub(crate) fn forget(&mut self) {
-        *self = Compressor { report: self.report, ..Compressor::new(self.compression) };
+    /// The numbers not sent in the steps that were taken.
+    pub(crate) fn residual(&self) -> &Residual {
+        &self.residual
+    }
+
+    /// Continues with other unsent numbers, as if no step was under way.
+    pub(crate) fn restore(&mut self, residual: Residual) {
+        self.residual = residual;
+        self.next = None;
     }
 
     /// Its cost and saving up to now.
@@ -61,10 +55,10 @@ impl Compressor {
 
     /// The step that was under way is taken, or was never made.
     pub(crate) fn conclude(&mut self, is_taken: bool) {
-        if let Some((residual, of_sum)) = self.next.take()
+        if let Some(residual) = self.next.take()
             && is_taken
         {
-            (self.residual, self.of_sum) = (residual, of_sum);
+            self.residual = residual;
         }
     }
 
@@ -83,38 +77,32 @@ impl Compressor {
         if let (Compression::Dgc(_), Some(limit)) = (self.compression, circumstances.clip) {
             clip_locally(&mut gradient, limit, collective.world());
         }
-        let sum = match (self.compression, self.residual.clone()) {
-            (Compression::None, _) => unreachable!("nothing to compress"),
-            (Compression::Bf16, Residual::Plain(left)) => {
-                self.dense(collective, Codec::Bf16, gradient, left)?
-            }
-            (Compression::Fp16, Residual::Plain(left)) => {
-                self.dense(collective, Codec::Fp16, gradient, left)?
-            }
-            (Compression::Int8, Residual::Plain(left)) => {
-                self.dense(collective, Codec::Int8, gradient, left)?
-            }
-            (Compression::TopK(share), Residual::Plain(left)) => {
+        let sum = match self.compression {
+            Compression::None => unreachable!("nothing to compress"),
+            Compression::Bf16 => self.dense(collective, Codec::Bf16, gradient)?,
+            Compression::Fp16 => self.dense(collective, Codec::Fp16, gradient)?,
+            Compression::Int8 => self.dense(collective, Codec::Int8, gradient)?,
+            Compression::TopK(share) => {
                 let began = Instant::now();
-                add_to(&mut gradient, &left);
+                add_to(&mut gradient, &self.residual.gradients);
                 let entries = largest(&gradient, count_of(share, gradient.len()));
                 entries.iter().for_each(|entry| gradient[entry.place as usize] = 0.0);
                 let count = gradient.len();
-                self.next = Some((Residual::Plain(gradient), Vec::new()));
+                self.next = Some(Residual { gradients: gradient, ..Residual::default() });
                 self.report.encoded(began.elapsed());
                 self.sparse(collective, &entries, count)?
             }
-            (Compression::Dgc(share), Residual::Dgc(unsent)) => {
+            Compression::Dgc(share) => {
                 let began = Instant::now();
-                let mut unsent = unsent.after(&gradient, circumstances.momentum);
+                let mut residual = self.residual.clone();
+                accumulate(&mut residual, &gradient, circumstances.momentum);
                 let share = Sparsity { share }.of_epoch(circumstances.epoch);
-                let entries = largest(unsent.sum(), count_of(share, gradient.len()));
-                entries.iter().for_each(|entry| unsent.sent(entry.place as usize));
-                self.next = Some((Residual::Dgc(unsent), Vec::new()));
+                let entries = largest(&residual.gradients, count_of(share, gradient.len()));
+                entries.iter().for_each(|entry| forget_sent(&mut residual, entry.place as usize));
+                self.next = Some(residual);
                 self.report.encoded(began.elapsed());
                 self.sparse(collective, &entries, gradient.len())?
             }
-            (compression, residual) => unreachable!("{compression} keeps no {residual:?}"),
         };
         let sent = collective.bytes_sent() - before;
         let transfer_s = began.elapsed().as_secs_f64() - (self.report.codec_s() - codec_s);
@@ -128,11 +116,10 @@ impl Compressor {
         collective: &mut dyn Collective,
         codec: Codec,
         mut gradient: Vec<f32>,
-        left: Vec<f32>,
     ) -> Result<Vec<f32>, CollectiveError> {
         let (rank, world, count) = (collective.rank(), collective.world(), gradient.len());
         let began = Instant::now();
-        add_to(&mut gradient, &left);
+        add_to(&mut gradient, &self.residual.gradients);
         let mut outgoing = Vec::with_capacity(world as usize);
         for to in 0..world {
             let slice = &mut gradient[slice_of(count, to, world)];
@@ -153,10 +140,10 @@ impl Compressor {
         self.report.decoded(began.elapsed());
 
         let began = Instant::now();
-        add_to(&mut sum, &self.of_sum);
+        add_to(&mut sum, &self.residual.sums);
         let bytes = codec.encode(&sum);
         subtract(&mut sum, &codec.decode(&bytes, own).expect("just encoded"));
-        self.next = Some((Residual::Plain(gradient), sum));
+        self.next = Some(Residual { gradients: gradient, velocity: Vec::new(), sums: sum });
         self.report.encoded(began.elapsed());
         let all = collective.all_gather(&bytes)?;
 

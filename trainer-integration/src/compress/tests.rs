@@ -119,6 +119,140 @@ fn the_report_says_what_was_saved() {
     assert_eq!(larger.pays_below(), None);
 }
 
+/// The steps of a rank: its gradient, the sums that it received, and its residual afterwards.
+type Steps = Vec<(Vec<f32>, Vec<f32>, Residual)>;
+
+/// By rank.
+fn steps_of(
+    compression: Compression,
+    world: u32,
+    steps: u32,
+    momentum: f32,
+    gradient: &(dyn Fn(u32, u32) -> Vec<f32> + Sync),
+) -> Vec<Steps> {
+    spawn(world, |mut collective| {
+        let rank = crate::collective::Collective::rank(&collective);
+        let circumstances = Circumstances { momentum, ..PLAIN };
+        let mut compressor = Compressor::new(compression);
+        let step = |step| {
+            let own = gradient(rank, step);
+            let sums = compressor.all_reduce(&mut collective, own.clone(), circumstances).unwrap();
+            compressor.conclude(true);
+            (own, sums, compressor.residual().clone())
+        };
+        (0..steps).map(step).collect()
+    })
+}
+
+/// The number at a place; 0 of a residual before the first step.
+fn at(numbers: &[f32], place: usize) -> f32 {
+    numbers.get(place).copied().unwrap_or_default()
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+fn any_gradients() -> impl Strategy<Value = (u32, u32, usize, u64)> {
+    (1..5u32, 1..6u32, 1..200usize, any::<u64>())
+}
+
+/// A rank's numbers in a step, of very different magnitudes.
+fn drawn(seed: u64, count: usize, rank: u32, step: u32) -> Vec<f32> {
+    let key = crate::random::Key::new(seed).of(rank.into()).of(step.into());
+    let number = |place| (key.uniform(2 * place) - 0.5) * (key.uniform(2 * place + 1) * 20.0 - 10.0).exp2();
+    (0..count as u64).map(number).collect()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// Sent + kept = kept before + gradient, bit for bit: with momentum, the velocity instead of the gradient.
+    #[test]
+    fn of_the_largest_each_number_is_sent_whole_or_kept_whole(
+        (world, steps, count, seed) in any_gradients(), share in 0.01f32..1.0, momentum in prop::sample::select(vec![0.0f32, 0.5, 0.9]),
+        is_deep: bool,
+    ) {
+        let (compression, momentum) =
+            if is_deep { (Compression::Dgc(share), momentum) } else { (Compression::TopK(share), 0.0) };
+        let ranks = steps_of(compression, world, steps, momentum, &|rank, step| drawn(seed, count, rank, step));
+        for step in 0..steps as usize {
+            let mut total = vec![0.0f32; count];
+            for steps in &ranks {
+                let nothing = Residual::default();
+                let before = step.checked_sub(1).map_or(&nothing, |before| &steps[before].2);
+                let (gradient, _, after) = &steps[step];
+                let mut sent = 0;
+                for place in 0..count {
+                    let velocity = momentum * at(&before.velocity, place) + gradient[place];
+                    let whole = if is_deep { at(&before.gradients, place) + velocity } else { gradient[place] + at(&before.gradients, place) };
+                    let kept = (after.gradients[place].to_bits(), at(&after.velocity, place).to_bits());
+                    if kept == (whole.to_bits(), if is_deep { velocity.to_bits() } else { 0 }) {
+                        continue;
+                    }
+                    prop_assert_eq!(kept, (0, 0), "{} is neither sent nor kept", whole);
+                    total[place] += whole;
+                    sent += 1;
+                }
+                prop_assert!(sent <= (f64::from(share) * count as f64).ceil() as usize);
+                prop_assert!(after.sums.is_empty());
+            }
+            for steps in &ranks {
+                prop_assert_eq!(bits(&steps[step].1), bits(&total), "what is received is what is not kept");
+            }
+        }
+    }
+
+    /// Over any number of steps: received + kept by all ranks = all gradients. Whole numbers make every addition exact.
+    #[test]
+    fn all_gradients_are_received_or_kept((world, steps, count, seed) in any_gradients(), share in 0.01f32..1.0, is_deep: bool) {
+        let compression = if is_deep { Compression::Dgc(share) } else { Compression::TopK(share) };
+        let whole = |rank, step| drawn(seed, count, rank, step).into_iter().map(f32::round).collect::<Vec<f32>>();
+        let ranks = steps_of(compression, world, steps, 0.0, &whole);
+        for place in 0..count {
+            let gradients: f32 = ranks.iter().flatten().map(|(gradient, ..)| gradient[place]).sum();
+            let received: f32 = ranks[0].iter().map(|(_, sums, _)| sums[place]).sum();
+            let kept: f32 = ranks.iter().map(|steps| steps.last().unwrap().2.gradients[place]).sum();
+            prop_assert_eq!(received + kept, gradients);
+        }
+    }
+
+    /// The same of formats that round: each step rounds a number of a rank twice, and that of its owner W + 2 times, by 2⁻²⁴
+    /// of the largest of them.
+    #[test]
+    fn all_gradients_are_received_or_kept_but_for_rounding(
+        (world, steps, count, seed) in any_gradients(),
+        compression in prop::sample::select(vec![Compression::Int8, Compression::Bf16, Compression::Fp16]),
+    ) {
+        let ranks = steps_of(compression, world, steps, 0.0, &|rank, step| drawn(seed, count, rank, step));
+        let slices: Vec<_> = (0..world).map(|rank| crate::collective::slice_of(count, rank, world)).collect();
+        for (owner, slice) in slices.into_iter().enumerate() {
+            for place in slice.clone() {
+                let (mut gradients, mut received, mut largest) = (0.0, 0.0, 0.0f64);
+                let mut meet = |number: f32| {
+                    largest = largest.max(f64::from(number.abs()));
+                    f64::from(number)
+                };
+                for (rank, step) in ranks.iter().enumerate().flat_map(|(rank, steps)| steps.iter().map(move |step| (rank, step))) {
+                    gradients += meet(step.0[place]);
+                    meet(step.2.gradients[place]);
+                    if rank == owner {
+                        received += meet(step.1[place]);
+                        meet(step.2.sums[place - slice.start]);
+                    }
+                }
+                let last = |rank: usize| &ranks[rank].last().unwrap().2;
+                let kept: f64 = (0..ranks.len()).map(|rank| f64::from(last(rank).gradients[place])).sum();
+                let missing = gradients - received - kept - f64::from(last(owner).sums[place - slice.start]);
+                // What is sent is at most the sum of three of them, and of all ranks W times that.
+                let roundings = f64::from(steps * world * 2 + steps * (world + 2));
+                let bound = roundings * f64::from(3 * (world + 1)) * largest / f64::from(1u32 << 24);
+                prop_assert!(missing.abs() <= bound, "{compression}: {missing} of {largest}, bound {bound}");
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn with_nothing_left_out_the_sum_is_whole(world in 1u32..5, count in 0usize..60) {

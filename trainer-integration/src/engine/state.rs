@@ -10,6 +10,7 @@ use crate::checkpoint::{
     Settings, Snapshot, State,
 };
 use crate::collective::CollectiveError;
+use crate::compress::{RankResidual, Residual, inherited, joined};
 use crate::flat_block::FlatBlock;
 use crate::ledger;
 use crate::optim::Moments;
@@ -71,9 +72,10 @@ impl Engine {
             let moments = [first, second].into_iter();
             held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
         }
+        let residual = self.residual().map(|it| it.residual);
         let progress = ProgressSoFar { loss_scale: self.compute.scale, ..progress };
         let manifest = Manifest {
-            format: Manifest::FORMAT,
+            format: if residual.is_some() { Manifest::FORMAT_WITH_RESIDUALS } else { Manifest::FORMAT },
             run,
             step: progress.steps,
             place,
@@ -83,11 +85,20 @@ impl Engine {
             layout: self.layout(),
             pieces: Vec::new(),
             statistics: Vec::new(),
+            residuals: Vec::new(),
             parts: Vec::new(),
         };
         let holding = Holding::of(&self.slices.mesh, self.gathers(), self.slices.zero != Zero::Nothing);
         let ledger = self.ledger.clone();
-        Ok(Snapshot { manifest, holding, held, statistics: running.collect(), ledger, before: None })
+        Ok(Snapshot {
+            manifest,
+            holding,
+            held,
+            statistics: running.collect(),
+            residual,
+            ledger,
+            before: None,
+        })
     }
 
     /// This rank's state of a training, whether or not the others are still there: of weights that were on
@@ -121,7 +132,20 @@ impl Engine {
         }
         let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
         state.statistics = self.virtual_ranks().zip(running).collect();
+        state.residuals = self.residual().into_iter().collect();
         (layout, state)
+    }
+
+    /// The gradients that this rank has not sent; `None` if nothing is compressed.
+    fn residual(&self) -> Option<RankResidual> {
+        if self.reducer.compressors.is_empty() {
+            return None;
+        }
+        let (buckets, count) = self.reducer.buckets.all_places();
+        let of_buckets: Vec<Residual> =
+            self.reducer.compressors.iter().map(|it| lock(it).residual().clone()).collect();
+        let residual = joined(&of_buckets, &buckets, count);
+        Some(RankResidual { rank: self.comm.rank(), world: self.comm.world(), residual })
     }
 
     fn layout(&self) -> Layout {
@@ -152,8 +176,16 @@ impl Engine {
     /// When it is of another model; then nothing has changed here.
     pub(crate) fn resume(&mut self, checkpoint: &mut Checkpoint) -> Result<(), CheckpointError> {
         self.settle()?;
-        let state = std::mem::take(&mut checkpoint.state);
-        let restored = self.restore(&checkpoint.manifest.layout, state);
+        let mut state = std::mem::take(&mut checkpoint.state);
+        let residuals = std::mem::take(&mut state.residuals);
+        let (buckets, count) = self.reducer.buckets.all_places();
+        let place = (self.comm.rank(), self.comm.world());
+        let restored = inherited(&residuals, place, &buckets, count).and_then(|inherited| {
+            self.restore(&checkpoint.manifest.layout, state)?;
+            let compressors = self.reducer.compressors.iter().zip(inherited);
+            compressors.for_each(|(compressor, residual)| lock(compressor).restore(residual));
+            Ok(())
+        });
         restored.map_err(|differences| {
             let id = checkpoint.id.short();
             CheckpointError::Settings { id, differences: format!("its model has {differences}") }
@@ -162,14 +194,25 @@ impl Engine {
         {
             *scale = kept;
         }
-        self.reducer.compressors.iter().for_each(|compressor| lock(compressor).forget());
-        if self.compression().is_some() {
-            warn!(
-                "gradients that compression had not sent before the checkpoint are not in it, and are \
-                lost"
-            );
+        if let Some(lost) = self.lost_residuals(checkpoint, &residuals).filter(|_| self.comm.rank() == 0) {
+            warn!("gradients that compression had not sent are lost: {lost}");
         }
         Ok(())
+    }
+
+    /// Whose residuals no rank inherits, if this rank knows of any.
+    fn lost_residuals(&self, checkpoint: &Checkpoint, residuals: &[RankResidual]) -> Option<&'static str> {
+        let is_compressed = !self.reducer.compressors.is_empty();
+        let had_any = !checkpoint.manifest.residuals.is_empty();
+        if !is_compressed {
+            return had_any.then_some("a single rank compresses nothing");
+        }
+        if checkpoint.is_stored {
+            return (!had_any).then_some("the checkpoint is of a single rank, or of an earlier version");
+        }
+        let world = self.comm.world();
+        let are_fewer = residuals.iter().any(|it| it.world > world);
+        are_fewer.then_some("those of the ranks that are gone")
     }
 
     /// Takes over the numbers of this layout, those that this rank keeps, all of which are there. The running

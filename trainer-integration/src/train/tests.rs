@@ -663,6 +663,65 @@ fn a_training_that_is_stopped_and_goes_on_with_other_ranks_gives_the_same() {
     }
 }
 
+/// A training in 33 steps with compressed gradients.
+fn compressed(compression: Compression) -> TrainConfig {
+    TrainConfig { reduction: Reduction::Fast(compression), ..config() }
+}
+
+const COMPRESSIONS: [Compression; 4] =
+    [Compression::TopK(0.01), Compression::Dgc(0.01), Compression::Int8, Compression::Bf16];
+
+#[test]
+fn unsent_gradients_are_in_the_checkpoint_and_a_resumed_training_gives_the_same() {
+    for compression in COMPRESSIONS {
+        let config = compressed(compression);
+        let whole = on_threads(3, &config).remove(0);
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        for stop_after in [6, 14] {
+            in_parts(3, &config, &place, Some(stop_after));
+        }
+        for outcome in in_parts(3, &config, &place, None) {
+            let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
+            assert_eq!(trained.digest, whole.digest, "{compression}");
+            assert!(trained.samples_here < whole.samples / 2, "it did not begin again");
+        }
+    }
+}
+
+#[test]
+fn other_ranks_continue_with_all_that_was_not_sent() {
+    for compression in COMPRESSIONS {
+        let config = compressed(compression);
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        in_parts(4, &config, &place, Some(6));
+        let unsent = |world: u32| {
+            let all = spawn(world, |mut collective: ThreadCollective| {
+                let shelf = CheckpointStore::open(&place, &"parts".parse().unwrap()).unwrap();
+                let checkpoint = load(&mut collective, &shelf, &Resume::Auto, config.slicing).unwrap();
+                checkpoint.unwrap().state.residuals
+            });
+            let all: Vec<_> = all.into_iter().flatten().collect();
+            assert!(all.iter().map(|it| it.rank).eq(0..4), "each rank's residual has one heir");
+            let numbers = all.iter().flat_map(|it| it.residual.gradients.iter().chain(&it.residual.sums));
+            numbers.map(|number| f64::from(number.abs())).sum::<f64>()
+        };
+        let (two, four) = (unsent(2), unsent(4));
+        assert!(two > 0.0 && two == four, "{compression}: {two} and {four}");
+        for world in [2, 3] {
+            let stop_after = (world == 2).then_some(6);
+            let outcomes = in_parts(world, &config, &place, stop_after);
+            let digest = |outcome: &Outcome| match outcome {
+                Outcome::Trained(trained) => Some(trained.digest),
+                Outcome::Stopped(_) | Outcome::Paused(_) => None,
+            };
+            let digests: BTreeSet<_> = outcomes.iter().filter_map(digest).collect();
+            assert!(digests.len() == usize::from(stop_after.is_none()), "all ranks agree: {digests:?}");
+        }
+    }
+}
+
 #[test]
 fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not_tell_the_stage() {
     let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 5e-4 };

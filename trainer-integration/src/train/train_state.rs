@@ -54,7 +54,11 @@ impl TrainState {
         let progress = self.guard.remember(self.account.so_far());
         let progress = ProgressSoFar { loss_scale, plateau: self.plateau, ..progress };
         let manifest = Manifest {
-            format: Manifest::FORMAT,
+            format: if state.residuals.is_empty() {
+                Manifest::FORMAT
+            } else {
+                Manifest::FORMAT_WITH_RESIDUALS
+            },
             run,
             step: progress.steps,
             place: self.place.unwrap_or_default(),
@@ -64,6 +68,7 @@ impl TrainState {
             layout,
             pieces: Vec::new(),
             statistics: Vec::new(),
+            residuals: Vec::new(),
             parts: Vec::new(),
         };
         Some(PeerCheckpoint { manifest, state })
