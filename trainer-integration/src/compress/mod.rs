@@ -34,6 +34,11 @@ pub enum Compression {
     Fp16,
     /// In 8 bits, as multiples of the 127th part of the largest of 1,024 numbers.
     Int8,
+    /// In one bit, the sign, with the means of the numbers from 0 on and of those below for each 2,048 numbers (Seide et al.,
+    /// 2014, who have the two means of each column). Meant for sgd: error feedback does not reach the second moment of Adam
+    /// (Tang et al., "1-bit Adam", ICML 2021).
+    #[serde(rename = "1bit")]
+    OneBit,
     /// Only the largest ones of each bucket: this share of them.
     TopK(f32),
     /// Deep gradient compression (Lin et al., ICLR 2018): only the largest ones of the accumulated numbers,
@@ -56,8 +61,9 @@ impl FromStr for Compression {
                 "bf16" => Ok(Compression::Bf16),
                 "fp16" => Ok(Compression::Fp16),
                 "int8" => Ok(Compression::Int8),
+                "1bit" => Ok(Compression::OneBit),
                 _ => Err(format!(
-                    "no compression is called {text:?}; give none, bf16, fp16, int8, topk:SHARE or dgc:SHARE"
+                    "no compression is called {text:?}; give none, bf16, fp16, int8, 1bit, topk:SHARE or dgc:SHARE"
                 )),
             },
             Some(("topk", digits)) => share(digits).map(Compression::TopK),
@@ -76,6 +82,7 @@ impl fmt::Display for Compression {
             Compression::Bf16 => f.write_str("bf16"),
             Compression::Fp16 => f.write_str("fp16"),
             Compression::Int8 => f.write_str("int8"),
+            Compression::OneBit => f.write_str("1bit"),
             Compression::TopK(share) => write!(f, "topk:{share}"),
             Compression::Dgc(share) => write!(f, "dgc:{share}"),
         }

@@ -82,6 +82,7 @@ impl Compressor {
             Compression::Bf16 => self.dense(collective, Codec::Bf16, gradient)?,
             Compression::Fp16 => self.dense(collective, Codec::Fp16, gradient)?,
             Compression::Int8 => self.dense(collective, Codec::Int8, gradient)?,
+            Compression::OneBit => self.dense(collective, Codec::OneBit, gradient)?,
             Compression::TopK(share) => {
                 let began = Instant::now();
                 add_to(&mut gradient, &self.residual.gradients);

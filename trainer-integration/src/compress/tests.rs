@@ -4,10 +4,11 @@ use super::reduce::Circumstances;
 use super::*;
 use crate::collective::spawn;
 
-const ALL: [Compression; 6] = [
+const ALL: [Compression; 7] = [
     Compression::Bf16,
     Compression::Fp16,
     Compression::Int8,
+    Compression::OneBit,
     Compression::TopK(0.1),
     Compression::TopK(1.0),
     Compression::Dgc(0.01),
@@ -109,6 +110,7 @@ fn the_report_says_what_was_saved() {
         (Compression::Bf16, 2.0),
         (Compression::Fp16, 2.0),
         (Compression::Int8, 4.0 / (1.0 + 4.0 / 1024.0)),
+        (Compression::OneBit, 32.0 / (1.0 + 64.0 / 2048.0)),
         (Compression::TopK(0.01), 50.0),
         (Compression::Dgc(0.001), 500.0),
     ] {
@@ -222,7 +224,7 @@ proptest! {
     #[test]
     fn all_gradients_are_received_or_kept_but_for_rounding(
         (world, steps, count, seed) in any_gradients(),
-        compression in prop::sample::select(vec![Compression::Int8, Compression::Bf16, Compression::Fp16]),
+        compression in prop::sample::select(vec![Compression::OneBit, Compression::Int8, Compression::Bf16, Compression::Fp16]),
     ) {
         let ranks = steps_of(compression, world, steps, 0.0, &|rank, step| drawn(seed, count, rank, step));
         let slices: Vec<_> = (0..world).map(|rank| crate::collective::slice_of(count, rank, world)).collect();

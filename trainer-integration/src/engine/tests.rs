@@ -515,19 +515,25 @@ fn the_fast_reduction_gives_the_same_but_for_rounding_and_all_ranks_agree() {
     }
 }
 
+/// After 30 steps from a loss of about 2.3, the plain training has 0.000358. In 8 and 16 bits the loss is the same within 0.04 %,
+/// with one bit 2.0 times that, with a tenth of the numbers 0.9 times. DGC has 35 times that (0.0126): its numbers wait for their
+/// turn, and a sent one loses its momentum, so weights move less. Bounds are twice the measured factors.
 #[test]
-fn what_is_compressed_learns_too_and_all_ranks_agree() {
+fn what_is_compressed_learns_as_well_as_measured_and_all_ranks_agree() {
     let plain = trained_fast(3, Reduction::Exact, Optimizer::sgd(0.0)).remove(0).1;
-    for compression in [
-        Compression::Bf16,
-        Compression::Fp16,
-        Compression::Int8,
-        Compression::TopK(0.1),
-        Compression::Dgc(0.05),
+    assert!(plain < 0.001, "{plain}");
+    for (compression, factors) in [
+        (Compression::Bf16, 0.99..1.01),
+        (Compression::Fp16, 0.99..1.01),
+        (Compression::Int8, 0.99..1.01),
+        (Compression::OneBit, 0.0..4.0),
+        (Compression::TopK(0.1), 0.0..2.0),
+        (Compression::Dgc(0.05), 0.0..70.0),
     ] {
         let ranks = trained_fast(3, Reduction::Fast(compression), Optimizer::sgd(0.0));
         assert!(ranks.iter().all(|rank| rank.0 == ranks[0].0), "{compression}");
-        assert!(ranks[0].1 < (4.0 * plain).max(0.2), "{compression}: {} against {plain}", ranks[0].1);
+        let factor = ranks[0].1 / plain;
+        assert!(factors.contains(&factor), "{compression}: {factor} times the loss of {plain}");
         assert!(ranks[0].2.unwrap().ratio() > 1.5, "{compression}");
     }
 }

@@ -668,8 +668,13 @@ fn compressed(compression: Compression) -> TrainConfig {
     TrainConfig { reduction: Reduction::Fast(compression), ..config() }
 }
 
-const COMPRESSIONS: [Compression; 4] =
-    [Compression::TopK(0.01), Compression::Dgc(0.01), Compression::Int8, Compression::Bf16];
+const COMPRESSIONS: [Compression; 5] = [
+    Compression::TopK(0.01),
+    Compression::Dgc(0.01),
+    Compression::OneBit,
+    Compression::Int8,
+    Compression::Bf16,
+];
 
 #[test]
 fn unsent_gradients_are_in_the_checkpoint_and_a_resumed_training_gives_the_same() {

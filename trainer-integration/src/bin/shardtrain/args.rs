@@ -177,7 +177,7 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "RANKS")]
     pub(crate) zero_group: Option<NonZeroU32>,
 
-    /// Compress gradients, with error feedback: none, bf16, fp16, int8, topk:SHARE or dgc:SHARE; needs --reduce fast
+    /// Compress gradients, with error feedback: none, bf16, fp16, int8, 1bit, topk:SHARE or dgc:SHARE; needs --reduce fast
     #[arg(hide_short_help = true, help_heading = PARALLEL, long, value_name = "HOW", default_value_t)]
     pub(crate) compress: Compression,
 
