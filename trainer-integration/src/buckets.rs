@@ -18,6 +18,9 @@ impl Default for BucketSizes {
     }
 }
 
+/// Where the blocks of a bucket lie among all numbers, and where in the bucket.
+pub(crate) type Places = Vec<(Range<usize>, Range<usize>)>;
+
 /// The buckets of a model, in the order in which they travel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Buckets {
@@ -68,7 +71,7 @@ impl Buckets {
 
     /// Where the blocks of each bucket lie among all numbers, in the order of the blocks, and in the bucket; and how many numbers
     /// there are.
-    pub(crate) fn all_places(&self) -> (Vec<Vec<(Range<usize>, Range<usize>)>>, usize) {
+    pub(crate) fn all_places(&self) -> (Vec<Places>, usize) {
         let mut end = 0;
         let start = |length: &usize| {
             end += length;

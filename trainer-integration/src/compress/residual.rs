@@ -1,7 +1,6 @@
 //! What a rank has not sent yet, and who continues with it. Pure.
 
-use std::ops::Range;
-
+use crate::buckets::Places;
 use crate::collective::slice_of;
 
 /// The part of a rank's numbers that compression has not sent, which error feedback adds to the next ones: of one bucket, or of
@@ -30,9 +29,6 @@ pub struct RankResidual {
     /// The numbers.
     pub residual: Residual,
 }
-
-/// A bucket: where its blocks lie among all numbers, and where in the bucket.
-pub(crate) type Places = Vec<(Range<usize>, Range<usize>)>;
 
 /// Who continues with the residual of a rank of `writers` in a world of `world`: in the same world the rank itself.
 pub(crate) fn heir(rank: u32, writers: u32, world: u32) -> u32 {
