@@ -22,8 +22,8 @@ const fn line(link: Link, world: u32, bytes: usize, algorithm: Algorithm) -> Cro
 }
 
 /// For all-reduce, as measured with `shardtrain bench-comm` on one host of two cores, worlds of 2, 4 and 16, in November 2026: see
-/// benches/README.md, "Collectives". Ring and two-tree were never much faster there than direct; on a network that many senders
-/// to one receiver bring to its knees they may be, and [`tune`](super::tune) finds it out.
+/// benches/README.md, "Collectives". Ring was never much faster there than direct, and two-tree was not measured. On a network
+/// that many senders to one receiver bring to its knees they may be faster, and [`tune`](super::tune) finds that out.
 pub const CROSSOVERS: [Crossover; 6] = [
     line(Link::Memory, 2, 64 << 10, Algorithm::Doubling),
     line(Link::Memory, 2, usize::MAX, Algorithm::Direct),
