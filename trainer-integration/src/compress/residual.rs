@@ -6,8 +6,8 @@ use crate::collective::slice_of;
 /// The part of a rank's numbers that compression has not sent, which error feedback adds to the next ones: of one bucket, or of
 /// all of a model's trained numbers in the order of the blocks.
 ///
-/// The law: for each number, what the rank sends in a step and what it keeps are together what it kept before and its gradient
-/// (with momentum: its velocity). With `topk` and `dgc` either is all of that, bit for bit, and the other is 0.
+/// The law: for each number, the sent part of a step and the kept part are together the part kept before and the gradient (with
+/// momentum: the velocity). With `topk` and `dgc` either is all of that, bit for bit, and the other is 0.
 /// With the other formats the difference is rounded once: at most 2⁻²⁴ of the kept part.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Residual {
@@ -54,7 +54,7 @@ pub(crate) fn joined(of_buckets: &[Residual], buckets: &[Places], count: usize) 
     all
 }
 
-/// The residuals of the buckets with which rank `rank` of `world` continues, if these are what it inherits. In the same world
+/// The residuals of the buckets with which rank `rank` of `world` continues, if it inherits these. In the same world
 /// they are the numbers themselves. Else all of them are added up, with the unsent part of each former owner's sums: what all
 /// ranks together have not sent stays the same, but for the rounding of these additions.
 ///

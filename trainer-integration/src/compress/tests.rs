@@ -200,7 +200,7 @@ proptest! {
                 prop_assert!(after.sums.is_empty());
             }
             for steps in &ranks {
-                prop_assert_eq!(bits(&steps[step].1), bits(&total), "what is received is what is not kept");
+                prop_assert_eq!(bits(&steps[step].1), bits(&total), "all that is not kept is received");
             }
         }
     }
