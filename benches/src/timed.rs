@@ -97,12 +97,19 @@ impl FlatBlock for TimedStage {
     fn forget_initial(&mut self) {}
 
     fn load(&self, _parameters: &[Tensor<1>], _buffers: &[Vec<f32>], _used: Use) -> Box<dyn Loaded> {
-        Box::new(TimedPass { length: self.parameters[0].len(), forward: self.forward })
+        let trained = self.parameters.iter().filter(|parameter| parameter.is_trained);
+        Box::new(TimedPass { length: trained.map(Parameter::len).sum(), forward: self.forward })
     }
 
     fn decay(&mut self, of: &dyn Fn(&str, &[usize]) -> f32) {
         for Parameter { name, shape, decay, .. } in &mut self.parameters {
             *decay = of(name, shape);
+        }
+    }
+
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool) {
+        for Parameter { name, is_trained, .. } in &mut self.parameters {
+            *is_trained &= !is_frozen(name);
         }
     }
 

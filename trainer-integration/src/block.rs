@@ -142,29 +142,43 @@ pub struct Pass {
     draws: u64,
     total: Option<Tensor<1>>,
     /// The values that earlier blocks have kept for later ones.
-    shelf: BTreeMap<&'static str, Part>,
+    shelf: Shelf,
     /// The values that this block keeps.
     pub(crate) kept: BTreeMap<&'static str, Part>,
     /// The values that this block took from the shelf, as the beginnings of its graph.
     pub(crate) recalled: BTreeMap<&'static str, Part>,
     /// Whether there is a graph, if it trains.
     has_graph: bool,
+    /// Whether gradients flow back into the block: not where it and all blocks before it are frozen.
+    is_gone_back: bool,
+}
+
+/// The values that blocks keep for later ones, by name.
+pub(crate) type Shelf = BTreeMap<&'static str, Shelved>;
+
+/// A value on the shelf.
+#[derive(Clone, Debug)]
+pub(crate) struct Shelved {
+    pub(crate) part: Part,
+    /// Whether the block that kept it takes a gradient of it.
+    wants_gradient: bool,
 }
 
 impl Pass {
     /// A pass that trains, with the random numbers of the key, or one that evaluates.
-    pub(crate) fn new(
-        key: Option<Key>,
-        shelf: BTreeMap<&'static str, Part>,
-        total: Option<Tensor<1>>,
-    ) -> Pass {
+    pub(crate) fn new(key: Option<Key>, shelf: Shelf, total: Option<Tensor<1>>) -> Pass {
         let (kept, recalled) = (BTreeMap::new(), BTreeMap::new());
-        Pass { key, draws: 0, total, shelf, kept, recalled, has_graph: true }
+        Pass { key, draws: 0, total, shelf, kept, recalled, has_graph: true, is_gone_back: true }
     }
 
     /// The same, if there is no backward pass through it.
     pub(crate) fn without_graph(self) -> Pass {
         Pass { has_graph: false, ..self }
+    }
+
+    /// The same, of a block into which gradients flow back, or do not.
+    pub(crate) fn gone_back(self, is_gone_back: bool) -> Pass {
+        Pass { is_gone_back, ..self }
     }
 
     /// One that trains a whole model as a single block, outside a trainer.
@@ -178,10 +192,11 @@ impl Pass {
     }
 
     /// The shelf with the kept values, and the rest of the pass.
-    pub(crate) fn leave(mut self) -> (BTreeMap<&'static str, Part>, Pass) {
+    pub(crate) fn leave(mut self) -> (Shelf, Pass) {
         let mut shelf = std::mem::take(&mut self.shelf);
         for (name, part) in &self.kept {
-            let earlier = shelf.insert(name, part.clone().inner());
+            let shelved = Shelved { part: part.clone().inner(), wants_gradient: self.is_gone_back };
+            let earlier = shelf.insert(name, shelved);
             assert!(earlier.is_none(), "two blocks keep {name:?}");
         }
         (shelf, self)
@@ -226,9 +241,10 @@ impl Pass {
             return from_parts(vec![own.clone()]);
         }
         let part = self.recalled.entry(name).or_insert_with(|| {
-            let part = self.shelf.get(name);
-            let part = part.unwrap_or_else(|| panic!("no earlier block keeps {name:?}")).clone();
-            if self.key.is_some() { part.leaf(self.has_graph) } else { part }
+            let shelved = self.shelf.get(name);
+            let shelved = shelved.unwrap_or_else(|| panic!("no earlier block keeps {name:?}"));
+            let part = shelved.part.clone();
+            if self.key.is_some() { part.leaf(self.has_graph && shelved.wants_gradient) } else { part }
         });
         from_parts(vec![part.clone()])
     }

@@ -10,6 +10,7 @@ use crate::collective::nccl::NcclError;
 use crate::data::{InputError, RowsError};
 use crate::device::DeviceError;
 use crate::engine::EngineError;
+use crate::model::FreezeError;
 use crate::models::ModelError;
 use crate::source::SourceError;
 use crate::weights::WeightsError;
@@ -100,6 +101,9 @@ pub enum TrainError {
     /// The training is not the one of the record that it is compared with.
     #[error("{0}")]
     Rerun(String),
+    /// Parameters cannot be frozen so.
+    #[error(transparent)]
+    Freeze(#[from] FreezeError),
     /// The weights to begin with are those of another model.
     #[error("the first weights cannot be used")]
     Weights(#[from] WeightsError),

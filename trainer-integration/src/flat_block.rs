@@ -46,6 +46,10 @@ pub trait FlatBlock: Send + Debug {
 
     /// Sets again how much of the weight decay applies to each trained parameter, by its name and shape.
     fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32);
+
+    /// Freezes trained parameters, by their names: they move behind those that are still trained, in the order of
+    /// the module.
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool);
 }
 
 /// The purpose of a loaded block.
@@ -249,6 +253,40 @@ impl<B: Block> FlatBlock for ModuleStage<B> {
             parameter.decay = share(&parameter.name, &parameter.shape);
         }
     }
+
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool) {
+        for parameter in self.parameters.iter_mut().filter(|parameter| is_frozen(&parameter.name)) {
+            (parameter.is_trained, parameter.decay) = (false, 0.0);
+        }
+        let of_module = self.places.iter().filter_map(|place| match place {
+            Place::Parameter(index) => Some(*index),
+            Place::Buffer(_) => None,
+        });
+        let (trained, frozen): (Vec<usize>, Vec<usize>) =
+            of_module.partition(|index| self.parameters[*index].is_trained);
+        self.trained = trained.len();
+        let order = [trained, frozen].concat();
+        let mut new_places = vec![0; order.len()];
+        order.iter().enumerate().for_each(|(new, &old)| new_places[old] = new);
+        for place in &mut self.places {
+            if let Place::Parameter(index) = place {
+                *index = new_places[*index];
+            }
+        }
+        reorder(&mut self.parameters, &order);
+        reorder(&mut self.paths, &order);
+        if let Some(made) = &mut self.made {
+            reorder(made, &order);
+        }
+    }
+}
+
+/// Brings the first values into an order: of each place, the former place of its value.
+fn reorder<T>(values: &mut Vec<T>, order: &[usize]) {
+    let others = values.split_off(order.len());
+    let mut before: Vec<Option<T>> = std::mem::take(values).into_iter().map(Some).collect();
+    values.extend(order.iter().map(|&old| before[old].take().expect("each place is in the order once")));
+    values.extend(others);
 }
 
 #[derive(Debug)]

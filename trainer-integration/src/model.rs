@@ -2,8 +2,11 @@
 
 use std::marker::PhantomData;
 
+use thiserror::Error;
+
 use crate::block::Block;
 use crate::flat_block::{FlatBlock, stage};
+use crate::name_pattern::{NamePattern, listed, without_match};
 use crate::tensor_tree::TensorTree;
 use crate::weights::{Named, Parameter, Running, Weights, ranges};
 
@@ -59,10 +62,37 @@ impl<Input: TensorTree, Output: TensorTree> Chain<Input, Output> {
         self
     }
 
+    /// Freezes the trained parameters so far whose names these are, as PyTorch's `requires_grad_(False)` does: they
+    /// have no gradient, no optimizer state, no weight decay and no update.
+    #[must_use]
+    pub fn freeze(mut self, is_frozen: impl Fn(&str) -> bool) -> Chain<Input, Output> {
+        self.stages.iter_mut().for_each(|stage| stage.freeze(&is_frozen));
+        self
+    }
+
     /// The model, without its types.
     pub fn into_model(self) -> Model {
         Model { stages: self.stages }
     }
+}
+
+/// Why parameters cannot be frozen.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum FreezeError {
+    /// A pattern is of no parameter.
+    #[error("no parameter matches --freeze {pattern}; the model has {names}")]
+    NoMatch {
+        /// Which.
+        pattern: String,
+        /// The names of all parameters.
+        names: String,
+    },
+    /// Nothing is left to train.
+    #[error("all parameters of the model are frozen (--freeze {patterns}); leave some to be trained")]
+    Everything {
+        /// The patterns.
+        patterns: String,
+    },
 }
 
 /// Blocks in the order in which a sample passes them.
@@ -88,6 +118,63 @@ impl Model {
             format!("{decay} of the weight decay applies to {name}; give 0, 1 or another share")
         });
         twice.or(growing).or_else(|| self.stages.iter().find_map(|stage| stage.objection()))
+    }
+
+    /// Freezes the parameters that match one of these patterns. Nothing has changed after an error but the frozen
+    /// parameters.
+    ///
+    /// # Errors
+    /// When a pattern matches no parameter, or none is left to train.
+    pub fn freeze(&mut self, patterns: &[NamePattern]) -> Result<(), FreezeError> {
+        if patterns.is_empty() {
+            return Ok(());
+        }
+        let names = self.parameter_names();
+        if let Some(pattern) = without_match(patterns, &names) {
+            return Err(FreezeError::NoMatch { pattern: pattern.to_string(), names: listed(&names) });
+        }
+        let is_frozen = |name: &str| patterns.iter().any(|pattern| pattern.matches(name));
+        self.stages.iter_mut().for_each(|stage| stage.freeze(&is_frozen));
+        if self.trained_count() == 0 {
+            let patterns: Vec<String> = patterns.iter().map(ToString::to_string).collect();
+            return Err(FreezeError::Everything { patterns: patterns.join(" --freeze ") });
+        }
+        Ok(())
+    }
+
+    /// The names of all parameters.
+    pub(crate) fn parameter_names(&self) -> Vec<&str> {
+        let parameters = self.stages.iter().flat_map(|stage| stage.parameters());
+        parameters.map(|parameter| parameter.name.as_str()).collect()
+    }
+
+    /// The frozen parameters by name: of a block that is frozen completely, the common beginning of its names.
+    /// The same list means the same frozen parameters.
+    pub(crate) fn frozen(&self) -> Vec<String> {
+        let mut frozen = Vec::new();
+        for stage in &self.stages {
+            let parameters = stage.parameters();
+            if let Some(first) = parameters.first().filter(|_| parameters.iter().all(|it| !it.is_trained)) {
+                let ends = first.name.match_indices('.').map(|(end, _)| end).chain([first.name.len()]);
+                let is_common = |end: &usize| {
+                    let starts_so = |it: &Parameter| it.name.get(..*end) == Some(&first.name[..*end]);
+                    let ends_so = |it: &Parameter| matches!(it.name.as_bytes().get(*end), None | Some(b'.'));
+                    parameters.iter().all(|it| starts_so(it) && ends_so(it))
+                };
+                let common = ends.rev().find(is_common).map_or("", |end| &first.name[..end]);
+                frozen.push(common.to_owned());
+            } else {
+                let of_block = parameters.iter().filter(|parameter| !parameter.is_trained);
+                frozen.extend(of_block.map(|parameter| parameter.name.clone()));
+            }
+        }
+        frozen
+    }
+
+    /// How many numbers are trained.
+    pub fn trained_count(&self) -> usize {
+        let parameters = self.stages.iter().flat_map(|stage| stage.parameters());
+        parameters.filter(|parameter| parameter.is_trained).map(Parameter::len).sum()
     }
 
     /// How many parameters there are.

@@ -19,7 +19,9 @@ use shardfmt::digest::Digest;
 use tracing::info;
 
 use crate::causes::chain;
-use crate::checkpoint::{Checkpoint, CheckpointCosts, CheckpointManager, Checkpoints, Next, Settings};
+use crate::checkpoint::{
+    Checkpoint, CheckpointBytes, CheckpointCosts, CheckpointManager, Checkpoints, Next, Settings,
+};
 use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
 use crate::collective::sums::{Tuned, TunedBy, TuningTable, tune};
 use crate::collective::{Collective, CollectiveError, Straggler, StragglerWatch, waited_for};
@@ -33,6 +35,7 @@ use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
 use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
+use crate::name_pattern::NamePattern;
 use crate::optim::{LrDecay, Optimizer, Plateau, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Purpose, Recorder, Recording, digest_of};
@@ -94,6 +97,10 @@ pub struct TrainConfig {
     pub clip: Option<f32>,
     /// The model to train. Default the small model for the kind of data.
     pub model: ModelOptions,
+    /// The parameters that stay as they begin, by their names, as with PyTorch's `requires_grad_(False)`: they have no
+    /// gradient, no optimizer state, no weight decay and no update. Each pattern matches at least one. Running
+    /// statistics move all the same. Default none.
+    pub freeze: Vec<NamePattern>,
     /// The augmentation of images while training. Default nothing.
     pub augmentation: Augmentation,
     /// The highest learning rate. Default 0.1.
@@ -136,6 +143,7 @@ impl Default for TrainConfig {
             compare_every: 100,
             clip: None,
             model: ModelOptions::default(),
+            freeze: Vec::new(),
             augmentation: Augmentation::default(),
             rate: 0.1,
             decline: LrDecay::default(),
@@ -187,6 +195,9 @@ pub struct Progress {
     pub left_s: f64,
     /// Seconds that a checkpoint after the step before held this rank up; they are among those it waited for data.
     pub checkpoint_s: f64,
+    /// The bytes of a checkpoint that was completed since the step before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<CheckpointBytes>,
     /// The rank that the others waited for between the last two comparisons of weights ([`TrainConfig::compare_every`]).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub straggler: Option<Straggler>,
@@ -252,6 +263,8 @@ pub struct Trained {
     pub wait_s: f64,
     /// The cost of checkpoints.
     pub checkpoints: CheckpointCosts,
+    /// The bytes of each checkpoint that was completed, in order.
+    pub checkpoint_bytes: Vec<CheckpointBytes>,
     /// Payload bytes this rank sent to others.
     pub bytes_sent: u64,
     /// The algorithms that added up gradients, where [`TrainConfig::all_reduce`] decided them.
@@ -264,6 +277,8 @@ pub struct Trained {
     pub waited_for: Vec<Duration>,
     /// Numbers in the model.
     pub parameters: usize,
+    /// Of these, how many are trained; the others are frozen.
+    pub trained_parameters: usize,
 }
 
 /// Trains on all steps of `source` and evaluates on `test`. All ranks of `collective` call this together.
@@ -336,6 +351,7 @@ struct Read {
     train_s: f64,
     parameters: usize,
     tuned: Option<Tuned>,
+    trained_parameters: usize,
 }
 
 struct Training<'a> {
@@ -360,9 +376,9 @@ impl Training<'_> {
         let spec = InputSpec::from_schema(&feed.schema(), &config.input)?;
         let test_spec = test.map(|test| self.test_spec(&spec, test)).transpose()?;
         let (model, device) = self.model(&spec)?;
-        let parameters = model.parameter_count();
+        let (parameters, trained_parameters) = (model.parameter_count(), model.trained_count());
         let schedule = self.schedule(feed.source().steps_per_epoch());
-        let mut settings = self.agree(start, &spec, feed.source(), test)?;
+        let mut settings = self.agree(start, &spec, feed.source(), test, &model.frozen())?;
         let tuned = self.tune()?;
         if let Some(tuned) = &tuned {
             // The same on all ranks: each has it of rank 0, or of measurements that all agreed on.
@@ -377,7 +393,7 @@ impl Training<'_> {
         let engine = self.engine(model, device, ranks, start, &settings, table)?.with_tracer(tracer.clone());
         let checkpoint = match std::mem::take(start) {
             Start::Checkpoint(checkpoint) => Some(*checkpoint),
-            Start::Seed | Start::Weights(_) => None,
+            Start::Seed | Start::Weights(_) | Start::Partly { .. } => None,
         };
         let checkpoint = checkpoint.as_ref();
         // From here on it is this state that is left to another group.
@@ -443,7 +459,8 @@ impl Training<'_> {
         let train_s = steps.started.elapsed().as_secs_f64();
         let (audits, waited) = feed.finish();
         steps.last_checkpoint()?;
-        self.finish(steps, test.zip(test_spec.as_ref()), Read { audits, waited, train_s, parameters, tuned })
+        let read = Read { audits, waited, train_s, parameters, trained_parameters, tuned };
+        self.finish(steps, test.zip(test_spec.as_ref()), read)
     }
 
     /// Refuses settings that contradict each other, or that this number of ranks cannot have.
@@ -475,7 +492,8 @@ impl Training<'_> {
             return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
         }
         config.precision.check(&device)?;
-        let model = model(spec.shape(), spec.classes(), config.model, &device)?;
+        let mut model = model(spec.shape(), spec.classes(), config.model, &device)?;
+        model.freeze(&config.freeze)?;
         Ok((model, device))
     }
 
@@ -569,12 +587,14 @@ impl Training<'_> {
             train_s: read.train_s,
             wait_s: read.waited.as_secs_f64(),
             checkpoints: keeper.costs(),
+            checkpoint_bytes: keeper.bytes().to_vec(),
             compression: engine.compression(),
             trace,
             bytes_sent,
             all_reduce: read.tuned,
             waited_for,
             parameters: read.parameters,
+            trained_parameters: read.trained_parameters,
         })))
     }
 
@@ -602,7 +622,7 @@ impl Training<'_> {
                 (Some((course, settings)), _) => course.remains(run.unwrap_or_default(), &settings),
                 // The state it was handed, and had not begun with.
                 (None, Start::Checkpoint(handed)) => handed.into_remains(),
-                (None, Start::Seed | Start::Weights(_)) => None,
+                (None, Start::Seed | Start::Weights(_) | Start::Partly { .. }) => None,
             });
         }
     }
@@ -662,7 +682,11 @@ impl Training<'_> {
         }
         match start {
             Start::Checkpoint(checkpoint) => engine.resume(checkpoint)?,
-            Start::Weights(weights) => engine.begin_with(weights)?,
+            Start::Weights(weights) => engine.begin_with(weights, &[])?,
+            Start::Partly { weights, skip } => {
+                begin(&mut engine, config.seed, &self.comm)?;
+                engine.begin_with(weights, skip)?;
+            }
             Start::Seed => begin(&mut engine, config.seed, &self.comm)?,
         }
         Ok(engine)
@@ -794,10 +818,15 @@ impl Training<'_> {
         spec: &InputSpec,
         source: &dyn StepSource,
         test: Option<&dyn Rows>,
+        frozen: &[String],
     ) -> Result<Settings, TrainError> {
         let (config, per_epoch) = (self.config, source.steps_per_epoch());
         let first_weights = match start {
             Start::Weights(weights) => json!(weights.digest()),
+            Start::Partly { weights, skip } => {
+                let skip: Vec<String> = skip.iter().map(ToString::to_string).collect();
+                json!([weights.digest(), skip])
+            }
             Start::Seed => json!("of the seed"),
             Start::Checkpoint(checkpoint) => {
                 let first = checkpoint.manifest.settings.get("first weights");
@@ -828,6 +857,9 @@ impl Training<'_> {
         let back = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
         if config.guard.on_bad_step == OnBadStep::RollBack {
             mine["steps gone back by"] = json!(back);
+        }
+        if !frozen.is_empty() {
+            mine["frozen"] = json!(frozen);
         }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);

@@ -21,6 +21,7 @@ use crate::error::{BadStep, TrainError};
 use crate::ledger::Usage;
 use crate::loss::Objective;
 use crate::model::Chain;
+use crate::name_pattern::NamePattern;
 use crate::optim::{Optimizer, Rule};
 use crate::progress::ProgressSoFar;
 use crate::random::Key;
@@ -122,6 +123,7 @@ pub struct TrainerBuilder<Input, Output, O> {
     slicing: Slicing,
     checkpoints: Option<(Checkpoints, Resume)>,
     stop: StopFlag,
+    freeze: Vec<NamePattern>,
 }
 
 impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> Trainer<Input, Output, O> {
@@ -148,6 +150,7 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> Trainer<Input,
             slicing: Slicing::default(),
             checkpoints: None,
             stop: StopFlag::default(),
+            freeze: Vec::new(),
         }
     }
 
@@ -337,6 +340,12 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
         self
     }
 
+    /// Freezes the parameters whose names match, besides those that the model has frozen itself
+    /// ([`Chain::freeze`]): they have no gradient, no optimizer state, no weight decay and no update. Default none.
+    pub fn freeze(self, patterns: impl IntoIterator<Item = NamePattern>) -> Self {
+        TrainerBuilder { freeze: patterns.into_iter().collect(), ..self }
+    }
+
     /// Of random numbers, and of first weights that blocks leave to the trainer. Default 0.
     pub fn seed(self, seed: u64) -> Self {
         TrainerBuilder { seed, ..self }
@@ -396,7 +405,7 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
     ///
     /// # Errors
     /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, there is a
-    /// checkpoint of another training, or another rank is gone or late.
+    /// checkpoint of another training, a pattern freezes nothing or all of them everything, or another rank is gone or late.
     pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
         self.precision.check(&self.device)?;
         let comm = Arc::new(Comm::new(self.collective));
@@ -428,7 +437,8 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
             return Err(TrainError::Reduction(refusal));
         }
         check_groups(self.slicing, &comm)?;
-        let model = self.chain.into_model();
+        let mut model = self.chain.into_model();
+        model.freeze(&self.freeze).inspect_err(|error| comm.abort(error.to_string()))?;
         if let Some(objection) = model.objection() {
             return Err(TrainError::Block(objection));
         }
@@ -442,6 +452,9 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
             "reduction": self.reduction, "buckets": [first, others], "precision": self.precision, "parameters": parameters, "zero": [json!(self.slicing.zero), json!(self.slicing.group)],
         });
         let mut settings = settings;
+        if !self.freeze.is_empty() {
+            settings["frozen"] = json!(model.frozen());
+        }
         if self.reduce_dtype != ReduceDtype::F32 {
             settings["reduction in"] = json!(self.reduce_dtype);
         }

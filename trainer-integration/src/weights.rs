@@ -1,13 +1,15 @@
 //! The weights of a model: the place and the initial value of each parameter, the digest of all, and their
 //! file. Knows nothing of tensors or training.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::Path;
 
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, TensorView};
 use shardfmt::digest::Digest;
 use thiserror::Error;
+
+use crate::name_pattern::{NamePattern, listed, without_match};
 
 /// How a parameter starts.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -158,6 +160,14 @@ pub enum WeightsError {
         /// In the model.
         expected: Vec<usize>,
     },
+    /// A pattern of tensors to leave out matches none.
+    #[error("no tensor matches {pattern}; the file has {names}")]
+    NoMatch {
+        /// Which.
+        pattern: String,
+        /// The tensors of the file.
+        names: String,
+    },
     /// The header lacks the order of the tensors, or names others.
     #[error("the file does not say in which order its tensors come")]
     Order,
@@ -284,32 +294,51 @@ impl Weights {
     }
 }
 
+/// A tensor that a model takes from a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wanted<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) shape: &'a [usize],
+    /// Whether the file may lack it.
+    pub(crate) is_optional: bool,
+}
+
 impl Weights {
-    /// The values of these tensors, in the order of `wanted`: names, dimensions, and whether one may be missing.
+    /// The values of these tensors, in the order of `wanted`; of a tensor that `skip` matches, or that is optional
+    /// and not there, none.
     ///
     /// # Errors
-    /// Names the tensors that are missing, unwanted, or of other dimensions.
+    /// Names the tensors that are missing, unwanted, or of other dimensions, and the pattern that matches none.
     pub(crate) fn pick(
         &self,
-        wanted: &[(String, Vec<usize>, bool)],
+        wanted: &[Wanted<'_>],
+        skip: &[NamePattern],
     ) -> Result<Vec<Option<&[f32]>>, WeightsError> {
-        let find = |name: &str| self.0.iter().find(|named| named.name == name);
+        let by_name: HashMap<&str, &Named> = self.0.iter().map(|named| (&named.name[..], named)).collect();
         let list = |names: Vec<&str>| names.join(", ");
-        let missing = wanted.iter().filter(|(name, _, is_optional)| !is_optional && find(name).is_none());
-        let missing: Vec<&str> = missing.map(|(name, ..)| &name[..]).collect();
+        let of_file: Vec<&str> = self.0.iter().map(|named| &named.name[..]).collect();
+        let all: Vec<&str> = wanted.iter().map(|it| it.name).chain(of_file.iter().copied()).collect();
+        if let Some(pattern) = without_match(skip, &all) {
+            return Err(WeightsError::NoMatch { pattern: pattern.to_string(), names: listed(&of_file) });
+        }
+        let is_skipped = |name: &str| skip.iter().any(|pattern| pattern.matches(name));
+        let find = |name: &str| by_name.get(name).copied().filter(|_| !is_skipped(name));
+        let is_missing =
+            |it: &&Wanted<'_>| !it.is_optional && !is_skipped(it.name) && find(it.name).is_none();
+        let missing: Vec<&str> = wanted.iter().filter(is_missing).map(|it| it.name).collect();
         if !missing.is_empty() {
             return Err(WeightsError::Missing { names: list(missing) });
         }
-        let is_wanted = |name: &str| wanted.iter().any(|(wanted, ..)| wanted == name);
-        let unknown: Vec<&str> =
-            self.0.iter().map(|named| &named.name[..]).filter(|name| !is_wanted(name)).collect();
+        let names: HashSet<&str> = wanted.iter().map(|it| it.name).collect();
+        let is_unknown = |name: &&str| !names.contains(name) && !is_skipped(name);
+        let unknown: Vec<&str> = of_file.into_iter().filter(is_unknown).collect();
         if !unknown.is_empty() {
             return Err(WeightsError::Unknown { names: list(unknown) });
         }
-        let pick = |(name, shape, _): &(String, Vec<usize>, bool)| match find(name) {
+        let pick = |Wanted { name, shape, .. }: &Wanted<'_>| match find(name) {
             Some(named) if named.shape != *shape => {
-                let (found, expected) = (named.shape.clone(), shape.clone());
-                Err(WeightsError::Shape { name: name.clone(), found, expected })
+                let (found, expected) = (named.shape.clone(), shape.to_vec());
+                Err(WeightsError::Shape { name: (*name).to_owned(), found, expected })
             }
             found => Ok(found.map(|named| &named.values[..])),
         };

@@ -212,6 +212,17 @@ pub struct CheckpointCosts {
     pub copied_s: f64,
 }
 
+/// The bytes of one checkpoint, over all ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckpointBytes {
+    /// Steps that were trained before it.
+    pub step: u64,
+    /// Bytes of objects that were written.
+    pub written_bytes: u64,
+    /// Bytes of objects that the checkpoint before had already.
+    pub present_bytes: u64,
+}
+
 /// The action of a training after a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -238,6 +249,10 @@ pub(crate) struct CheckpointManager {
     /// The objects of the last one that all ranks know to be there.
     known: Arc<BTreeSet<Digest>>,
     costs: CheckpointCosts,
+    /// Of those that were published, in order.
+    bytes: Vec<CheckpointBytes>,
+    /// Of these, how many were reported as new.
+    reported: usize,
     /// Since it was last asked.
     held_up: Duration,
     /// The messages after the last step.
@@ -303,6 +318,8 @@ impl CheckpointManager {
             plan: None,
             known: Arc::new(known),
             costs: CheckpointCosts::default(),
+            bytes: Vec::new(),
+            reported: 0,
             held_up: Duration::ZERO,
             said: None,
             under_way: None,
@@ -322,6 +339,17 @@ impl CheckpointManager {
     /// Their costs up to now.
     pub(crate) fn costs(&self) -> CheckpointCosts {
         self.costs
+    }
+
+    /// The bytes of each of them up to now.
+    pub(crate) fn bytes(&self) -> &[CheckpointBytes] {
+        &self.bytes
+    }
+
+    /// Those of the last one, if one was completed since this was last asked.
+    pub(crate) fn new_bytes(&mut self) -> Option<CheckpointBytes> {
+        let reported = std::mem::replace(&mut self.reported, self.bytes.len());
+        self.bytes[reported..].last().copied()
     }
 
     /// How long they have held training up since this was last asked.
@@ -572,6 +600,7 @@ impl CheckpointManager {
                 self.costs.count += 1;
                 self.costs.written_bytes += put;
                 self.costs.present_bytes += there;
+                self.bytes.push(CheckpointBytes { step, written_bytes: put, present_bytes: there });
                 info!(step, written_bytes = put, present_bytes = there, "a checkpoint is complete");
             }
             self.last = Some(CheckpointStep { step, outcome: Some(outcome) });

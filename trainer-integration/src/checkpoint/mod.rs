@@ -49,7 +49,7 @@ pub use handover::hand_over;
 pub use layout::Kind;
 pub use layout::{BlockLayout, Layout};
 pub use load::{Checkpoint, Resume, load};
-pub use manager::{CheckpointCosts, Checkpoints, StopFlag};
+pub use manager::{CheckpointBytes, CheckpointCosts, Checkpoints, StopFlag};
 pub(crate) use manager::{CheckpointManager, Next, Snapshot};
 pub use manifest::{CheckpointId, Manifest, Place, Settings};
 pub use part::Part;

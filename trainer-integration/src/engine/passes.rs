@@ -202,8 +202,10 @@ impl Engine {
             begun.measure(index, measured);
         }
         for block in (0..self.model.stages.len()).rev() {
-            let open = self.backward(&mut walk, block);
-            debug_assert!(open.is_none(), "no block has a summary");
+            if self.is_gone_back(block) {
+                let open = self.backward(&mut walk, block);
+                debug_assert!(open.is_none(), "no block has a summary");
+            }
             let Some(bucket) = self.reducer.buckets.completed_by(block) else { continue };
             let gradient = walk.gradient.take();
             if bucket >= piece.buckets {
@@ -274,9 +276,11 @@ impl Engine {
             }
         }
         for block in (0..self.model.stages.len()).rev() {
-            let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
-            let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
-            self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
+            if self.is_gone_back(block) {
+                let back = |walk: &mut Option<Walk>| self.backward(walk.as_mut()?, block);
+                let open: Vec<Option<Open>> = walks.iter_mut().map(back).collect();
+                self.close(block, walks.iter_mut().map(Option::as_mut), open)?;
+            }
             let Some(bucket) = self.reducer.buckets.completed_by(block) else { continue };
             for (index, walk) in walks.iter_mut().enumerate() {
                 let gradient = walk.as_mut().map(|walk| walk.gradient.take());
@@ -395,9 +399,19 @@ impl Engine {
         total: Option<Tensor<1>>,
     ) {
         let _span = self.times.tracer.span(Lane::Compute, || format!("forward {block}"));
+        let (is_gone_back, stage) = (self.is_gone_back(block), &self.model.stages[block]);
         let running = &mut self.running[index][block];
-        let loaded = self.model.stages[block].load(parameters, running, Use::Training);
-        *running = walk.forward(block, loaded, block > self.compute.first_trained, total);
+        *running = if is_gone_back {
+            let loaded = stage.load(parameters, running, Use::Training);
+            walk.forward(block, loaded, block > self.compute.first_trained, total)
+        } else {
+            walk.pass_frozen(block, &*stage.load(parameters, running, Use::Forward), total)
+        };
+    }
+
+    /// Whether gradients flow back into the block: not where it and all blocks before it are frozen.
+    pub(super) fn is_gone_back(&self, block: usize) -> bool {
+        block >= self.compute.first_trained
     }
 
     pub(super) fn backward(&mut self, walk: &mut Walk, block: usize) -> Option<Open> {
@@ -505,6 +519,10 @@ impl Engine {
         let sum = sum
             .take()
             .unwrap_or_else(|| Tensor::zeros([self.reducer.buckets.len(bucket)], &self.compute.device));
+        if self.reducer.buckets.len(bucket) == 0 {
+            begun.reductions.push(Reducing::Done(Reduced { sum: Numbers::default(), spare: None }));
+            return;
+        }
         let (tracer, sums) = (self.times.tracer.clone(), self.reducer.device_sums.clone());
         drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         let reduction = self.comm.submit(move |collective| {
@@ -536,6 +554,10 @@ impl Engine {
 
     /// Sends a bucket on its way.
     fn reduce(&mut self, bucket: usize, sum: BucketSum, begun: &mut StepInProgress) -> Reducing {
+        if self.reducer.buckets.len(bucket) == 0 {
+            // Of frozen blocks alone: there is nothing to send.
+            return Reducing::Done(Reduced { sum: Numbers::default(), spare: None });
+        }
         // The moment at which it is handed over lies in the compute lane.
         drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
         if self.slices.zero != Zero::Nothing {

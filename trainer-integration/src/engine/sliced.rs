@@ -95,7 +95,8 @@ impl Engine {
                 let running = &mut self.running[index][block];
                 let loaded = self.model.stages[block].load(&parameters, running, Use::Forward);
                 let before = std::mem::take(running);
-                *running = walk.pass_by(block, &*loaded, total.clone(), before);
+                let is_gone_back = block >= self.compute.first_trained;
+                *running = walk.pass_by(block, &*loaded, total.clone(), before, is_gone_back);
             }
             let is_kept = walks(&slots).any(|(_, walk)| walk.is_some_and(Walk::keeps));
             let count = is_kept.then(|| self.kept_parameters(block, walks(&slots)));

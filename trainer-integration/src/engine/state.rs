@@ -13,41 +13,44 @@ use crate::collective::CollectiveError;
 use crate::compress::{RankResidual, Residual, inherited, joined};
 use crate::flat_block::FlatBlock;
 use crate::ledger;
+use crate::name_pattern::NamePattern;
 use crate::optim::Moments;
 use crate::progress::ProgressSoFar;
-use crate::weights::{Weights, WeightsError};
+use crate::weights::{Wanted, Weights, WeightsError, ranges};
 use crate::zero::Zero;
 
 impl Engine {
     /// Makes the weights those of the same names, and the running numbers of every virtual rank, if they are
-    /// among them.
+    /// among them. Of what `skip` matches, the model keeps its own and the others are ignored.
     ///
     /// # Errors
-    /// When they are of another model; then nothing has changed.
-    pub(crate) fn begin_with(&mut self, weights: &Weights) -> Result<(), WeightsError> {
+    /// When they are of another model, or a pattern matches nothing; then nothing has changed.
+    pub(crate) fn begin_with(&mut self, weights: &Weights, skip: &[NamePattern]) -> Result<(), WeightsError> {
+        let stages = &self.model.stages;
+        let (mut parameters, mut buffers) = (Vec::new(), Vec::new());
+        for stage in stages {
+            parameters.extend(stage.parameters().iter().map(|it| (&it.name[..], &it.shape[..])));
+            buffers.extend(stage.buffers().iter().map(|it| (&it.name[..], &it.shape[..])));
+        }
+        let mut wanted = Vec::new();
+        wanted.extend(parameters.iter().map(|(name, shape)| Wanted { name, shape, is_optional: false }));
+        wanted.extend(buffers.iter().map(|(name, shape)| Wanted { name, shape, is_optional: true }));
+        let mut found = weights.pick(&wanted, skip)?.into_iter();
+        for (stage, block) in stages.iter().zip(&mut self.blocks) {
+            for range in ranges(stage.parameters()) {
+                if let Some(values) = found.next().flatten() {
+                    block.begin(range.start, values);
+                }
+            }
+        }
         let mut running = self.model.initial_running();
-        let (mut wanted, mut initial) = (Vec::new(), Vec::new());
-        for parameter in self.model.stages.iter().flat_map(|stage| stage.parameters()) {
-            wanted.push((parameter.name.clone(), parameter.shape.clone(), false));
-            initial.push(None);
-        }
-        for buffer in self.model.stages.iter().flat_map(|stage| stage.buffers()) {
-            wanted.push((buffer.name.clone(), buffer.shape.clone(), true));
-            initial.push(Some(buffer.initial.clone()));
-        }
-        let found: Vec<Option<&[f32]>> = weights.pick(&wanted)?;
-        let mut values = found.into_iter().zip(&initial);
-        let mut next =
-            || values.next().and_then(|(found, initial)| Some(found.or(initial.as_deref())?.to_vec()));
-        for block in 0..self.model.stages.len() {
-            let parameters = self.model.stages[block].parameters().iter();
-            let numbers: Vec<f32> = parameters.flat_map(|_| next().unwrap_or_default()).collect();
-            self.begin_block(block, &numbers);
-        }
-        for buffer in running.iter_mut().flatten() {
-            *buffer = next().unwrap_or_default();
+        for (buffer, values) in running.iter_mut().flatten().zip(found) {
+            if let Some(values) = values {
+                *buffer = values.to_vec();
+            }
         }
         self.running.fill(running);
+        self.model.stages.iter_mut().for_each(|stage| stage.forget_initial());
         Ok(())
     }
 
@@ -226,6 +229,8 @@ impl Engine {
         if ours.blocks.len() != layout.blocks.len() {
             return Err(format!("{} blocks, and not {}", layout.blocks.len(), ours.blocks.len()));
         }
+        // Format 1 does not say which are trained.
+        let says_trained = layout.blocks.iter().any(|block| block.trained > 0);
         for (index, (ours, theirs)) in ours.blocks.iter().zip(&layout.blocks).enumerate() {
             let trained = self.blocks[index].trained_len();
             let fits = |count: usize| count == 0 || count == trained;
@@ -235,6 +240,12 @@ impl Engine {
             }
             if theirs.weights != ours.weights || !fits(theirs.first) || !fits(theirs.second) {
                 return Err(format!("block {index} with other numbers than its parameters have"));
+            }
+            if says_trained && theirs.trained != trained {
+                let theirs = theirs.trained;
+                return Err(format!(
+                    "{theirs} trained numbers in block {index}, and not {trained}: a training freezes the same parameters from its beginning to its end"
+                ));
             }
         }
         let others = || "other numbers than its layout says".to_owned();

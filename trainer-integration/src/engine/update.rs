@@ -98,7 +98,7 @@ impl Engine {
                 let trust = trust.get(block).map_or(&[][..], Vec::as_slice);
                 self.blocks[block].update(optimizer, rate, slice, factor, trust);
             }
-            if are_spread {
+            if are_spread && self.reducer.buckets.len(bucket) > 0 {
                 self.slices.gathering[bucket] = Some(self.spread(bucket));
             }
         }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
-use crate::block::Pass;
+use crate::block::{Pass, Shelf};
 use crate::flat_block::Loaded;
 use crate::ledger::Numbers;
 use crate::loss::Measured;
@@ -19,7 +19,7 @@ use crate::tensor_tree::Part;
 pub(super) struct Walk {
     key: Key,
     activation: Vec<Part>,
-    shelf: BTreeMap<&'static str, Part>,
+    shelf: Shelf,
     kept: Vec<Kept>,
     /// Of the blocks whose graphs are to be made again.
     passed: Vec<Passed>,
@@ -86,7 +86,7 @@ impl Walk {
         Walk {
             key,
             activation: input,
-            shelf: BTreeMap::new(),
+            shelf: Shelf::new(),
             kept: Vec::new(),
             passed: Vec::new(),
             upstream: Vec::new(),
@@ -102,25 +102,51 @@ impl Walk {
         next.summarise(input).inner().cast(FloatDType::F32)
     }
 
-    /// Through the next block, which has these running numbers and whose graph is made on the way back; says what became of them.
+    /// Through the next block, which has these running numbers and whose graph is made on the way back, if gradients flow back into
+    /// it; says what became of them.
     pub(super) fn pass_by(
         &mut self,
         block: usize,
         loaded: &dyn Loaded,
         total: Option<Tensor<1>>,
         running: Vec<Vec<f32>>,
+        is_gone_back: bool,
     ) -> Vec<Vec<f32>> {
+        let input = if is_gone_back { self.activation.clone() } else { Vec::new() };
+        let names = self.without_graph(block, loaded, total.clone(), is_gone_back);
+        self.passed.push(Passed { input, total, running, names });
+        loaded.buffers()
+    }
+
+    /// Through the next block, which nothing flows back into: it is frozen, and so are all blocks before it. Nothing
+    /// of it is kept but its output. Says what became of its running numbers.
+    pub(super) fn pass_frozen(
+        &mut self,
+        block: usize,
+        loaded: &dyn Loaded,
+        total: Option<Tensor<1>>,
+    ) -> Vec<Vec<f32>> {
+        self.without_graph(block, loaded, total, false);
+        loaded.buffers()
+    }
+
+    /// Through the next block; the names of the values that it keeps for later ones.
+    fn without_graph(
+        &mut self,
+        block: usize,
+        loaded: &dyn Loaded,
+        total: Option<Tensor<1>>,
+        is_gone_back: bool,
+    ) -> Vec<&'static str> {
         let key = self.key.of(block as u64);
-        let input = std::mem::take(&mut self.activation);
-        let beginning = input.iter().map(|part| part.clone().leaf(false)).collect();
-        let there = total.clone().map(Tensor::autodiff);
-        let mut pass = Pass::new(Some(key), std::mem::take(&mut self.shelf), there).without_graph();
-        let output = loaded.forward(beginning, &mut pass);
+        let beginning = std::mem::take(&mut self.activation).into_iter().map(|part| part.leaf(false));
+        let (shelf, there) = (std::mem::take(&mut self.shelf), total.map(Tensor::autodiff));
+        let mut pass = Pass::new(Some(key), shelf, there).without_graph().gone_back(is_gone_back);
+        let output = loaded.forward(beginning.collect(), &mut pass);
         let (shelf, pass) = pass.leave();
         self.shelf = shelf;
         self.activation = output.into_iter().map(Part::inner).collect();
-        self.passed.push(Passed { input, total, running, names: pass.kept.into_keys().collect() });
-        loaded.buffers()
+        pass.kept.into_keys().collect()
     }
 
     /// The running numbers with which the last block that was passed by went forward.
@@ -147,7 +173,7 @@ impl Walk {
     /// The shapes of what the last block that was passed by keeps for later ones.
     pub(super) fn kept(&self) -> impl Iterator<Item = &[usize]> {
         let names = self.passed.last().into_iter().flat_map(|passed| &passed.names);
-        names.filter_map(|name| self.shelf.get(name)).map(Part::shape)
+        names.filter_map(|name| self.shelf.get(name)).map(|shelved| shelved.part.shape())
     }
 
     /// Through the next block; says what became of its running numbers.

@@ -53,6 +53,60 @@ fn parameters_are_found_with_their_paths_the_trained_ones_first() {
 }
 
 #[test]
+fn what_is_frozen_by_name_moves_behind_what_is_trained_and_computes_the_same() {
+    let device = Device::flex();
+    let (plain, mut some) = (stage(layers(), "body"), stage(layers(), "body"));
+    some.freeze(&|name| name.starts_with("body.list.0.") || name == "body.norm.bias");
+    let expected = [
+        ("body.list.1.weight", true, 1.0),
+        ("body.list.1.bias", true, 0.0),
+        ("body.norm.weight", true, 0.0),
+        ("body.list.0.weight", false, 0.0),
+        ("body.list.0.bias", false, 0.0),
+        ("body.norm.bias", false, 0.0),
+        ("body.frozen.weight", false, 0.0),
+        ("body.frozen.bias", false, 0.0),
+    ];
+    assert_eq!(names(some.parameters()), expected);
+    let buffers: Vec<&str> = some.buffers().iter().map(|buffer| buffer.name.as_str()).collect();
+    assert_eq!(buffers, ["body.norm.running_mean", "body.norm.running_var"]);
+    some.rename("other");
+    assert_eq!(some.parameters()[0].name, "other.list.1.weight");
+    some.rename("body");
+
+    // Of each parameter the same numbers by its name, wherever it lies.
+    let outputs = [&plain, &some].map(|stage| {
+        let tensor = |parameter: &Parameter| {
+            let first = parameter.name.bytes().map(f32::from).sum::<f32>() / 1000.0;
+            let values: Vec<f32> = (0..parameter.len()).map(|at| first + at as f32).collect();
+            Tensor::from_data(TensorData::new(values, [parameter.len()]), &device)
+        };
+        let parameters: Vec<Tensor<1>> = stage.parameters().iter().map(tensor).collect();
+        let running = vec![vec![5.0, 6.0], vec![1.0, 4.0]];
+        let loaded = stage.load(&parameters, &running, Use::Training);
+        let mut pass = Pass::new(Some(crate::random::Key::new(0)), std::collections::BTreeMap::new(), None);
+        let input = vec![Part::floats(vec![1.0, 2.0, 3.0, 5.0], &[2, 2], &device).leaf(false)];
+        let output: Tensor<2> = from_parts(loaded.forward(input, &mut pass));
+        let mut found = output.clone().powi_scalar(2).sum().backward();
+        let mut gradient = Vec::new();
+        loaded.take_gradient(Some(&mut found), &mut gradient);
+        let trained = stage.parameters().iter().filter(|parameter| parameter.is_trained);
+        let by_name: Vec<_> = trained
+            .scan(0, |start, parameter| {
+                let range = *start..*start + parameter.len();
+                *start = range.end;
+                Some((parameter.name.clone(), gradient[range].to_vec()))
+            })
+            .collect();
+        assert_eq!(by_name.iter().map(|(_, numbers)| numbers.len()).sum::<usize>(), gradient.len());
+        (to_numbers(output), by_name)
+    });
+    let [(output, all), (again, left)] = outputs;
+    assert_eq!(output, again);
+    assert_eq!(left, all[2..5]);
+}
+
+#[test]
 fn what_is_loaded_is_what_computes_and_what_comes_back() {
     let stage = stage(layers(), "body");
     let device = Device::flex();

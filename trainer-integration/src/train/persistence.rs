@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use super::{StateTransfer, Trained};
 use crate::checkpoint::{Checkpoint, Checkpoints, StopFlag};
+use crate::name_pattern::NamePattern;
 use crate::record::Recording;
 use crate::trace::Tracer;
 use crate::weights::Weights;
@@ -37,6 +38,15 @@ pub enum Start {
     Seed,
     /// With these, by name; running statistics that are not among them begin as ever.
     Weights(Weights),
+    /// With these, by name, but for the parameters and running statistics that a pattern matches: they begin as with
+    /// [`Start::Seed`], and tensors of such a name are ignored, whatever their dimensions. So a model with another head
+    /// begins with the rest of a trained one.
+    Partly {
+        /// The tensors.
+        weights: Weights,
+        /// The names that are left out, each pattern of at least one.
+        skip: Vec<NamePattern>,
+    },
     /// Where a checkpoint ends. The source begins there, too.
     Checkpoint(Box<Checkpoint>),
 }

@@ -246,6 +246,7 @@ impl Steps<'_> {
             left_s: elapsed_s / (account.steps - steps_before) as f64
                 * (self.schedule.steps.saturating_sub(account.steps)) as f64,
             checkpoint_s: self.keeper.held_up().as_secs_f64(),
+            checkpoint: self.keeper.new_bytes(),
             straggler: self.straggler,
             time: computed.time,
         });

@@ -1,3 +1,4 @@
+mod freeze;
 mod regroup;
 
 use std::collections::BTreeSet;

@@ -22,7 +22,7 @@ use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
 use shardd_trainer::reduce::{AllReduce, Reduction};
 use shardd_trainer::scaling::LossScale;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
-use shardd_trainer::{Slicing, Zero};
+use shardd_trainer::{NamePattern, Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -348,6 +348,16 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "STEPS", requires = "record", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) record_every: u64,
+
+    /// Freeze the parameters that match, by their names in --save; repeatable. `embed` is all of a module, and *, ? and [0-3]
+    /// stand for characters. Frozen parameters have no gradients, no optimizer state and no updates
+    #[arg(help_heading = MODEL, long, value_name = "PATTERN")]
+    pub(crate) freeze: Vec<NamePattern>,
+
+    /// Leave tensors that match out of --init; repeatable. Those of the model begin as without --init, so a new head may have
+    /// other dimensions
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "PATTERN", requires = "init")]
+    pub(crate) init_skip: Vec<NamePattern>,
 
     /// Begin with the weights of this file, by their names (every rank reads it); a checkpoint comes first
     #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "FILE.safetensors")]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use shardd_trainer::checkpoint::CheckpointCosts;
+use shardd_trainer::checkpoint::{CheckpointBytes, CheckpointCosts};
 use shardd_trainer::collective::straggler;
 use shardd_trainer::compress::CompressionReport;
 use shardd_trainer::elastic::Reforming;
@@ -16,7 +16,7 @@ use shardd_trainer::source::Audit;
 use shardd_trainer::train::{Progress, Trained};
 use shardd_trainer::weights::{Weights, WeightsError};
 use shardd_trainer::zero::mesh::Mesh;
-use shardfmt::PlanId;
+use shardfmt::{ByteSize, PlanId};
 use thiserror::Error;
 use tracing::warn;
 
@@ -62,6 +62,8 @@ pub(crate) struct Report<'a> {
     /// Steps of the checkpoint that this process resumed from.
     resumed_from: Option<u64>,
     parameters: usize,
+    /// Of these, those that are not frozen.
+    trained_parameters: usize,
     /// BLAKE3 of the weights: the same on all ranks and for all world sizes.
     weights_digest: String,
     test_accuracy: Option<f64>,
@@ -73,6 +75,9 @@ pub(crate) struct Report<'a> {
     wait_s: f64,
     /// The cost of checkpoints; bytes are those of all ranks.
     checkpoints: CheckpointCosts,
+    /// The bytes of each checkpoint, likewise.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    checkpoint_bytes: &'a [CheckpointBytes],
     bytes_sent: u64,
     /// The all-reduce algorithms of gradients by bytes, and where the choice is from; none where nothing was to choose.
     all_reduce: Option<String>,
@@ -167,6 +172,7 @@ impl<'a> Report<'a> {
             samples: trained.samples,
             resumed_from,
             parameters: trained.parameters,
+            trained_parameters: trained.trained_parameters,
             weights_digest: trained.digest.to_string(),
             test_accuracy: evaluation.map(|evaluation| evaluation.accuracy()),
             test_loss: evaluation.map(|evaluation| evaluation.loss),
@@ -180,6 +186,7 @@ impl<'a> Report<'a> {
             train_s: trained.train_s,
             wait_s: trained.wait_s,
             checkpoints: trained.checkpoints,
+            checkpoint_bytes: &trained.checkpoint_bytes,
             bytes_sent: trained.bytes_sent,
             all_reduce: trained.all_reduce.as_ref().map(ToString::to_string),
             compression: trained.compression.map(CompressionFigures::from),
@@ -297,8 +304,15 @@ impl Observer {
             let waited = report.waited_for_s[rank as usize];
             format!("the others waited longest for rank {rank}: {waited:.1} s, added up over them\n")
         });
+        let CheckpointCosts { count, written_bytes, present_bytes, .. } = report.checkpoints;
+        let checkpoints = if count == 0 {
+            String::new()
+        } else {
+            let (written, present) = (ByteSize(written_bytes), ByteSize(present_bytes));
+            format!("{}: {written} written, {present} reused\n", plural(count, "checkpoint"))
+        };
         print(&format!(
-            "trained {} on {} of {}: {:.0} samples/s{results}\n{straggler}{all_reduce}{compression}weights blake3 {}\n",
+            "trained {} on {} of {}: {:.0} samples/s{results}\n{straggler}{all_reduce}{compression}{checkpoints}weights blake3 {}\n",
             plural(report.epochs.into(), "epoch"),
             plural(report.world.into(), "rank"),
             plural(report.virtual_ranks.into(), "virtual rank"),

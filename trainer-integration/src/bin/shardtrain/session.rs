@@ -251,7 +251,13 @@ impl<'a> Session<'a> {
                 let state = if is_handed { Origin::Ranks } else { Origin::Checkpoint };
                 (Start::Checkpoint(Box::new(checkpoint)), state)
             }
-            (None, Some(weights)) => (Start::Weights(weights.clone()), Origin::Beginning),
+            (None, Some(weights)) if args.init_skip.is_empty() => {
+                (Start::Weights(weights.clone()), Origin::Beginning)
+            }
+            (None, Some(weights)) => {
+                let (weights, skip) = (weights.clone(), args.init_skip.clone());
+                (Start::Partly { weights, skip }, Origin::Beginning)
+            }
             (None, None) => (Start::Seed, Origin::Beginning),
         };
         let persistence = Persistence {
@@ -360,6 +366,7 @@ impl<'a> Session<'a> {
             slicing: args.slicing(),
             traces: args.trace.is_some(),
             model: args.model_options(),
+            freeze: args.freeze.clone(),
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
             rate: args.scaled_rate(shares.global_batch),
             decline: args.lr_decay(),

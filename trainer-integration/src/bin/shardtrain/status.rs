@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use shardd_trainer::checkpoint::CheckpointBytes;
 use shardd_trainer::train::Progress;
+use shardfmt::ByteSize;
 
 /// The events since the last line.
 #[derive(Debug, Default)]
@@ -14,6 +16,7 @@ pub(crate) struct Status {
     compute_s: f64,
     communication_s: f64,
     all_s: f64,
+    checkpoint: Option<CheckpointBytes>,
 }
 
 impl Status {
@@ -22,6 +25,7 @@ impl Status {
         let time = &progress.time;
         self.steps += 1;
         self.loss += progress.loss;
+        self.checkpoint = progress.checkpoint.or(self.checkpoint);
         self.data_s += time.wait_s + time.decode_s;
         self.communication_s += time.reduce_s;
         self.compute_s += time.compute_s + time.update_s - time.reduce_s;
@@ -30,13 +34,18 @@ impl Status {
 
     /// The line for the steps taken in, up to the last; then it begins again.
     pub(crate) fn line(&mut self, progress: &Progress, epochs: u32) -> String {
-        let Status { steps, loss, data_s, compute_s, communication_s, all_s } = std::mem::take(self);
+        let Status { steps, loss, data_s, compute_s, communication_s, all_s, checkpoint } =
+            std::mem::take(self);
         let share = |seconds: f64| if all_s > 0.0 { 100.0 * seconds / all_s } else { 0.0 };
         let straggler = progress.straggler.map_or(String::new(), |it| {
             format!("; the others wait for rank {} {:.0} % of the time", it.rank, 100.0 * it.wait_share)
         });
+        let checkpoint = checkpoint.map_or(String::new(), |it| {
+            let (written, present) = (ByteSize(it.written_bytes), ByteSize(it.present_bytes));
+            format!("; checkpoint of step {}: {written} written, {present} reused", it.step)
+        });
         format!(
-            "epoch {} of {epochs}, step {} of {}: loss {:.4}, {:.0} samples/s; {:.0} % data, {:.0} % computing, {:.0} % communication{straggler}; {} left",
+            "epoch {} of {epochs}, step {} of {}: loss {:.4}, {:.0} samples/s; {:.0} % data, {:.0} % computing, {:.0} % communication{straggler}{checkpoint}; {} left",
             progress.epoch + 1,
             progress.step + 1,
             progress.steps,
@@ -84,6 +93,7 @@ mod tests {
             rate: 0.1,
             memory: shardd_trainer::ledger::Usage::default(),
             checkpoint_s: 0.0,
+            checkpoint: None,
             samples_per_s: 1234.4,
             left_s: 3_725.0,
             straggler: None,
@@ -102,6 +112,14 @@ mod tests {
         let line = status.line(&slow, 10);
         assert!(line.contains("loss 0.5000"), "it began again: {line}");
         assert!(line.contains("communication; the others wait for rank 3 25 % of the time; 1 h"), "{line}");
+        let checkpoint = Some(CheckpointBytes { step: 40, written_bytes: 1 << 20, present_bytes: 3 << 20 });
+        status.add(&Progress { checkpoint, ..progress(6, 0.5) });
+        status.add(&progress(7, 0.5));
+        let line = status.line(&progress(7, 0.5), 10);
+        assert!(
+            line.contains("communication; checkpoint of step 40: 1.0 MiB written, 3.0 MiB reused; 1 h"),
+            "{line}"
+        );
     }
 
     #[test]

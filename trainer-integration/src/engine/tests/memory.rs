@@ -60,6 +60,10 @@ impl FlatBlock for Tight {
     fn decay(&mut self, share: &dyn Fn(&str, &[usize]) -> f32) {
         self.stage.decay(share);
     }
+
+    fn freeze(&mut self, is_frozen: &dyn Fn(&str) -> bool) {
+        self.stage.freeze(is_frozen);
+    }
 }
 
 #[derive(Debug)]
