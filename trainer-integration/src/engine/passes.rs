@@ -418,8 +418,7 @@ impl Engine {
         if let Gradient::Host(numbers) = &mut walk.gradient
             && numbers.capacity() == 0
         {
-            let bucket = self.reducer.buckets.with(block);
-            *numbers = self.spare.gradients(bucket, self.reducer.buckets.len(bucket));
+            *numbers = self.room_for(self.reducer.buckets.with(block));
         }
         let _span = self.times.tracer.span(Lane::Compute, || format!("backward {block}"));
         walk.backward()
@@ -489,10 +488,17 @@ impl Engine {
 
     /// The gradient of a bucket without numbers.
     fn no_numbers(&mut self, bucket: usize) -> Numbers<f32> {
-        let length = self.reducer.buckets.len(bucket);
-        let mut numbers = self.spare.gradients(bucket, length);
-        numbers.growing().resize(length, 0.0);
+        let mut numbers = self.room_for(bucket);
+        numbers.growing().resize(self.reducer.buckets.len(bucket), 0.0);
         numbers
+    }
+
+    /// Room for the gradient of a bucket; none for that of frozen blocks alone, which has no numbers.
+    fn room_for(&mut self, bucket: usize) -> Numbers<f32> {
+        match self.reducer.buckets.len(bucket) {
+            0 => Numbers::default(),
+            length => self.spare.gradients(bucket, length),
+        }
     }
 
     /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.

@@ -3,6 +3,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::TensorData;
 use burn::tensor::activation::{log_softmax, relu};
 
+mod frozen;
 mod memory;
 mod scaling;
 mod zero;

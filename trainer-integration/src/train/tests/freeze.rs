@@ -8,13 +8,13 @@ use super::*;
 use crate::model::FreezeError;
 use crate::models::gpt;
 
-const GPT: GptSize = GptSize { layers: 4, heads: 4, width: 32 };
+pub(super) const GPT: GptSize = GptSize { layers: 4, heads: 4, width: 32 };
 
-fn patterns(texts: &[&str]) -> Vec<NamePattern> {
+pub(super) fn patterns(texts: &[&str]) -> Vec<NamePattern> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }
 
-fn gpt_config(size: GptSize, freeze: &[&str]) -> TrainConfig {
+pub(super) fn gpt_config(size: GptSize, freeze: &[&str]) -> TrainConfig {
     let model = ModelOptions { kind: ModelKind::Gpt(size), dropout: 0.1, ..ModelOptions::default() };
     TrainConfig {
         virtual_ranks: 4,
@@ -30,7 +30,13 @@ fn gpt_config(size: GptSize, freeze: &[&str]) -> TrainConfig {
 }
 
 /// The results of a training of this many epochs over these rows, 32 in a step, on all ranks.
-fn on_rows(world: u32, config: &TrainConfig, start: &Start, rows: &RecordBatch, epochs: u32) -> Vec<Trained> {
+pub(super) fn on_rows(
+    world: u32,
+    config: &TrainConfig,
+    start: &Start,
+    rows: &RecordBatch,
+    epochs: u32,
+) -> Vec<Trained> {
     spawn(world, |collective: ThreadCollective| {
         let (rank, ranks) = (collective.rank(), VirtualRanks { count: 4, world });
         let mut source = MemorySteps::new(rows.clone(), ranks, rank, 8, epochs);
@@ -47,7 +53,7 @@ fn by_name(trained: &Trained) -> BTreeMap<String, Vec<f32>> {
 }
 
 /// The names of the tensors that differ.
-fn moved(before: &Trained, after: &Trained) -> Vec<String> {
+pub(super) fn moved(before: &Trained, after: &Trained) -> Vec<String> {
     let (before, after) = (by_name(before), by_name(after));
     assert!(before.keys().eq(after.keys()));
     before.into_iter().filter(|(name, values)| after[name] != *values).map(|(name, _)| name).collect()
@@ -111,7 +117,7 @@ fn frozen_parameters_stay_and_the_others_are_the_same_for_any_ranks_and_stage() 
 fn gradients_of_frozen_blocks_are_not_sent() {
     let (rows, steps) = (sequences(96, 9), 3);
     for zero in [Zero::Nothing, Zero::Moments, Zero::Gradients] {
-        // What all ranks send in a step: of two epochs, less what they send in one.
+        // The bytes of all ranks in a step: those of two epochs, less those of one.
         let of_step = |freeze: &[&str]| {
             let config = TrainConfig { slicing: zero.into(), ..gpt_config(GPT, freeze) };
             let sent = |epochs| -> (u64, usize) {
@@ -123,15 +129,16 @@ fn gradients_of_frozen_blocks_are_not_sent() {
         };
         let (all, everything) = of_step(&[]);
         let (some, trained) = of_step(&["embed", "layer[0-2]"]);
+        assert_eq!(trained, 12 * 32 * 32 + 13 * 32 + 2 * 32, "a layer and the head");
         println!("{zero:?}: {all} bytes a step for {everything} numbers, {some} for {trained}");
-        // Each of two ranks sends half of the gradient, and half of what came of it.
+        // Each of two ranks sends half of its gradient, and half of the sum.
         assert!(all >= 8 * everything && some >= 8 * trained, "{all}, {some}");
         assert!(some < 8 * trained + 2_000, "{some} bytes for {trained} numbers");
     }
 }
 
-/// A training that writes a checkpoint every two steps, from what is stored, on all ranks.
-fn kept(
+/// A training that writes a checkpoint every two steps, and resumes from the newest one, on all ranks.
+pub(super) fn kept(
     world: u32,
     config: &TrainConfig,
     place: &StorePlace,
@@ -155,6 +162,12 @@ fn kept(
     })
 }
 
+/// Whether these are the bytes of a number of numbers in objects, whose headers are small.
+pub(super) fn about(numbers: usize, bytes: u64) {
+    let expected = 4 * numbers as u64;
+    assert!((expected..expected + 8_000).contains(&bytes), "{bytes} for {numbers} numbers");
+}
+
 /// Its figures are in the documentation (docs/TRAINER.md, "Checkpoints").
 #[test]
 fn the_second_checkpoint_of_a_training_has_only_what_is_trained() {
@@ -173,11 +186,6 @@ fn the_second_checkpoint_of_a_training_has_only_what_is_trained() {
         );
         trained
     };
-    // Three numbers of each trained weight with Adam, one of each frozen one; headers are small.
-    let about = |numbers: usize, bytes: u64| {
-        let expected = 4 * numbers as u64;
-        assert!((expected..expected + 8_000).contains(&bytes), "{bytes} for {numbers} numbers");
-    };
     for (zero, world) in [
         (Zero::Nothing, 1),
         (Zero::Nothing, 2),
@@ -189,6 +197,7 @@ fn the_second_checkpoint_of_a_training_has_only_what_is_trained() {
         let (all, moving) = (trained.parameters, trained.trained_parameters);
         let [first, second] = trained.checkpoint_bytes[..] else { panic!("two checkpoints") };
         println!("{zero:?}, W={world}: {first:?}, then {second:?}");
+        // Three numbers of each trained weight with Adam, one of each frozen one.
         about(all + 2 * moving, first.written_bytes);
         about(3 * moving, second.written_bytes);
         about(all - moving, second.present_bytes);
@@ -220,6 +229,8 @@ fn a_training_resumes_with_the_same_frozen_parameters_alone() {
         let trained = trained.unwrap();
         assert_eq!((trained.digest, &trained.loss_per_epoch), (whole.digest, &whole.loss_per_epoch));
         assert!(trained.samples_here < whole.samples, "it did not begin again");
+        // The objects that three ranks wrote by slices serve two ranks that have everything.
+        about(trained.parameters - trained.trained_parameters, trained.checkpoint_bytes[0].present_bytes);
     }
 }
 
