@@ -11,7 +11,8 @@ use serde_json::json;
 use crate::buckets::BucketSizes;
 use crate::causes::chain;
 use crate::checkpoint::{
-    CheckpointCosts, CheckpointManager, Checkpoints, Next, Place, Resume, Settings, StopFlag, load,
+    CheckpointBytes, CheckpointCosts, CheckpointManager, Checkpoints, Next, Place, Resume, Settings,
+    StopFlag, load,
 };
 use crate::collective::{Collective, CollectiveError};
 use crate::device::Precision;
@@ -173,6 +174,11 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> Trainer<Input,
     /// The cost of checkpoints up to now.
     pub fn checkpoint_costs(&self) -> CheckpointCosts {
         self.keeping.keeper.costs()
+    }
+
+    /// The bytes of each checkpoint that was completed up to now, in order.
+    pub fn checkpoint_bytes(&self) -> &[CheckpointBytes] {
+        self.keeping.keeper.bytes()
     }
 
     /// The virtual ranks that this rank is asked for.

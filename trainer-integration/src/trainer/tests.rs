@@ -1,14 +1,17 @@
-use burn::module::Module;
+use burn::module::{Module, Param};
 use burn::nn::{DropoutConfig, Linear, LinearConfig};
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::module::embedding;
+use burn::tensor::{Int, Tensor, TensorData};
 use shardd_store::catalog::StorePlace;
 
 use super::*;
+use crate::block::{Block, Pass};
 use crate::checkpoint::CheckpointStore;
 use crate::collective::{ThreadCollective, spawn};
 use crate::loss::{CrossEntropy, SampleLosses};
 use crate::models::{Norm, conv_net, perceptron};
 use crate::testkit::digits_like;
+use crate::weights::Init;
 use crate::zero::Zero;
 
 type Digits = Trainer<Tensor<4>, Tensor<2>, CrossEntropy>;
@@ -125,6 +128,117 @@ fn weight_decay_goes_by_what_is_said_of_a_name() {
         Trainer::new(model, CrossEntropy, Box::new(collective)).build().unwrap_err().to_string()
     });
     assert!(refused[0].contains("-1 of the weight decay applies to"), "{refused:?}");
+}
+
+#[test]
+fn a_checkpoint_is_refused_where_only_the_frozen_parameters_differ() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    let shelf = CheckpointStore::open(&place, &"any".parse().unwrap()).unwrap();
+    let run = |frozen: &'static str| {
+        let trained = spawn(1, |collective| {
+            let plain = |from, to| Plain { linear: LinearConfig::new(from, to).init(&Device::flex()) };
+            // Without decay, which frozen parameters never have.
+            let chain = Chain::start(plain(3, 3)).then(plain(3, 2)).decay(|_, _| 0.0);
+            let chain = chain.freeze(|name| !frozen.is_empty() && name.starts_with(frozen));
+            let checkpoints =
+                Checkpoints { shelf: shelf.clone(), every_steps: Some(1), every: None, keep: 2 };
+            let mut trainer = Trainer::new(chain, CrossEntropy, Box::new(collective))
+                .checkpoints(checkpoints, Resume::Auto)
+                .build()?;
+            let rows = Tensor::from_floats([[0.5, -1.0, 2.0], [1.5, 0.0, -0.5]], &Device::flex());
+            trainer.step(0.1, |_| [(rows.clone(), vec![0, 1])])?;
+            trainer.finish()?;
+            Ok::<_, TrainError>(trainer.steps())
+        });
+        trained.into_iter().next().unwrap()
+    };
+    assert_eq!(run("0.").unwrap(), 1);
+    let error = run("").unwrap_err().to_string();
+    assert!(error.contains("0 trained numbers in block 0, and not 12"), "{error}");
+    assert_eq!(run("0.").unwrap(), 2);
+}
+
+/// A table of vectors, one for each token; their mean over a row.
+#[derive(Module, Debug)]
+struct Table {
+    rows: Param<Tensor<2>>,
+}
+
+impl Block for Table {
+    type Input = Tensor<2, Int>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2, Int>, _pass: &mut Pass) -> Tensor<2> {
+        embedding(self.rows.val(), input).mean_dim(1).squeeze_dim::<2>(1)
+    }
+
+    fn init(&self, _: &str, _: &[usize]) -> Option<Init> {
+        Some(Init::Uniform { bound: 0.1 })
+    }
+}
+
+/// Its figures are in the documentation (docs/TRAINER.md, "Checkpoints").
+#[test]
+fn of_a_large_vocabulary_a_checkpoint_writes_the_pieces_of_the_tokens_in_use() {
+    // Four objects of 2^20 numbers, each of 16,384 tokens; and as many of the optimizer.
+    const VOCABULARY: usize = 1 << 16;
+    const WIDTH: usize = 64;
+    let run = |world: u32, zero: Zero, optimizer: Optimizer| {
+        let directory = tempfile::tempdir().unwrap();
+        let place = StorePlace::Directory(directory.path().to_owned());
+        let shelf = CheckpointStore::open(&place, &"words".parse().unwrap()).unwrap();
+        let written = spawn(world, |collective| {
+            let device = Device::flex();
+            let table = Table { rows: Param::from_tensor(Tensor::zeros([VOCABULARY, WIDTH], &device)) };
+            let head = Plain { linear: LinearConfig::new(WIDTH, 4).init(&device) };
+            let checkpoints =
+                Checkpoints { shelf: shelf.clone(), every_steps: Some(1), every: None, keep: 2 };
+            let mut trainer = Trainer::new(
+                Chain::start(table).named("table").then(head).named("head"),
+                CrossEntropy,
+                Box::new(collective),
+            )
+            .virtual_ranks(2)
+            .optimizer(optimizer)
+            .zero(zero)
+            .checkpoints(checkpoints, Resume::Auto)
+            .build()
+            .unwrap();
+            for step in 1..=3u64 {
+                // Tokens of the first and of the third object.
+                let rows = |virtual_rank: u32| {
+                    let token = |at: u64| (step * 31 + u64::from(virtual_rank) * 7 + at * 13) % 500;
+                    let tokens: Vec<i64> =
+                        (0..24).map(|at| (token(at) + 2 * 16_384 * (at % 2)) as i64).collect();
+                    let tokens = Tensor::<1, Int>::from_data(TensorData::new(tokens, [24]), &Device::flex());
+                    [(tokens.reshape([4, 6]), vec![0, 1, 2, 3])]
+                };
+                trainer.step(0.5, rows).unwrap();
+                let _ = trainer.keep(Place { epoch: 0, position: 8 * step }).unwrap();
+            }
+            trainer.finish().unwrap();
+            trainer.checkpoint_bytes().to_vec()
+        });
+        written.into_iter().next().unwrap()
+    };
+    let plain = Optimizer::Sgd { momentum: 0.0, weight_decay: 0.0 };
+    let (object, small) = (4 << 20, 8_000);
+    for (world, zero) in [(1, Zero::Nothing), (2, Zero::Nothing), (2, Zero::Moments), (2, Zero::Parameters)] {
+        let [first, second, third] = run(world, zero, plain)[..] else { panic!("three checkpoints") };
+        println!("{zero:?}, W={world}: {first:?}, then {second:?}, {third:?}");
+        assert!((8 * object..8 * object + small).contains(&first.written_bytes), "{first:?}");
+        for later in [second, third] {
+            assert!((4 * object..4 * object + small).contains(&later.written_bytes), "{later:?}");
+            assert!((4 * object..4 * object + small).contains(&later.present_bytes), "{later:?}");
+        }
+    }
+    // Weight decay moves every row in every step.
+    let [_, second, _] = run(1, Zero::Nothing, Optimizer::Sgd { momentum: 0.0, weight_decay: 0.1 })[..]
+    else {
+        panic!("three checkpoints")
+    };
+    assert!(second.present_bytes < object, "{second:?}");
 }
 
 #[derive(Module, Debug)]
