@@ -34,8 +34,9 @@ use crate::error::TrainError;
 use crate::evaluate::{Evaluation, evaluate};
 use crate::ledger::Usage;
 use crate::model::Model;
-use crate::models::{InputShape, ModelError, ModelOptions, Norm, model};
+use crate::models::{InputShape, ModelError, ModelOptions, Norm, adapted_model};
 use crate::name_pattern::NamePattern;
+use crate::nn::Lora;
 use crate::optim::{LrDecay, Optimizer, Plateau, Rule, Schedule};
 use crate::random::Key;
 use crate::record::{Beginning, Purpose, Recorder, Recording, digest_of};
@@ -101,6 +102,8 @@ pub struct TrainConfig {
     /// gradient, no optimizer state, no weight decay and no update. Each pattern matches at least one. Running
     /// statistics move all the same. Default none.
     pub freeze: Vec<NamePattern>,
+    /// Adapters of a transformer's linear layers. Only they are trained; all other parameters are frozen. Default none.
+    pub lora: Option<Lora>,
     /// The augmentation of images while training. Default nothing.
     pub augmentation: Augmentation,
     /// The highest learning rate. Default 0.1.
@@ -144,6 +147,7 @@ impl Default for TrainConfig {
             clip: None,
             model: ModelOptions::default(),
             freeze: Vec::new(),
+            lora: None,
             augmentation: Augmentation::default(),
             rate: 0.1,
             decline: LrDecay::default(),
@@ -378,7 +382,7 @@ impl Training<'_> {
         let (model, device) = self.model(&spec)?;
         let (parameters, trained_parameters) = (model.parameter_count(), model.trained_count());
         let schedule = self.schedule(feed.source().steps_per_epoch());
-        let mut settings = self.agree(start, &spec, feed.source(), test, &model.frozen())?;
+        let mut settings = self.agree(start, &spec, feed.source(), test, &model)?;
         let tuned = self.tune()?;
         if let Some(tuned) = &tuned {
             // The same on all ranks: each has it of rank 0, or of measurements that all agreed on.
@@ -492,7 +496,8 @@ impl Training<'_> {
             return Err(ModelError::NotOfImages { what, given: spec.shape() }.into());
         }
         config.precision.check(&device)?;
-        let mut model = model(spec.shape(), spec.classes(), config.model, &device)?;
+        let mut model =
+            adapted_model(spec.shape(), spec.classes(), config.model, config.lora.as_ref(), &device)?;
         model.freeze(&config.freeze)?;
         Ok((model, device))
     }
@@ -682,12 +687,15 @@ impl Training<'_> {
         }
         match start {
             Start::Checkpoint(checkpoint) => engine.resume(checkpoint)?,
-            Start::Weights(weights) => engine.begin_with(weights, &[])?,
-            Start::Partly { weights, skip } => {
+            Start::Weights(weights) if config.lora.is_none() => engine.begin_with(weights, &[])?,
+            Start::Seed | Start::Weights(_) | Start::Partly { .. } => {
                 begin(&mut engine, config.seed, &self.comm)?;
-                engine.begin_with(weights, skip)?;
+                match start {
+                    Start::Weights(weights) => engine.begin_with(weights, &[])?,
+                    Start::Partly { weights, skip } => engine.begin_with(weights, skip)?,
+                    Start::Seed | Start::Checkpoint(_) => {}
+                }
             }
-            Start::Seed => begin(&mut engine, config.seed, &self.comm)?,
         }
         Ok(engine)
     }
@@ -818,7 +826,7 @@ impl Training<'_> {
         spec: &InputSpec,
         source: &dyn StepSource,
         test: Option<&dyn Rows>,
-        frozen: &[String],
+        model: &Model,
     ) -> Result<Settings, TrainError> {
         let (config, per_epoch) = (self.config, source.steps_per_epoch());
         let first_weights = match start {
@@ -858,8 +866,14 @@ impl Training<'_> {
         if config.guard.on_bad_step == OnBadStep::RollBack {
             mine["steps gone back by"] = json!(back);
         }
-        if !frozen.is_empty() {
-            mine["frozen"] = json!(frozen);
+        // With adapters all else is frozen.
+        if !config.freeze.is_empty() {
+            mine["frozen"] = json!(model.frozen());
+        }
+        if let Some(Lora { rank, alpha, .. }) = &config.lora {
+            let names = model.parameter_names();
+            let layers: Vec<&str> = names.iter().filter_map(|name| name.strip_suffix(".lora_a")).collect();
+            mine["lora"] = json!({ "rank": rank, "alpha": alpha, "layers": layers });
         }
         if config.precision != Precision::F32 {
             mine["precision"] = json!(config.precision);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::Path;
 
@@ -17,8 +17,21 @@ use super::manifest::{CheckpointId, Manifest};
 use super::objects::{Object, objects};
 use super::pieces::Piece;
 use super::plan::within;
+use crate::nn::lora::{is_adapter, merge};
 use crate::reduce::Partials;
 use crate::weights::safetensors_header;
+
+/// What of a checkpoint goes to a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exported {
+    /// All parameters, and the averages of running statistics.
+    #[default]
+    All,
+    /// The same with each adapter ([`Lora`](crate::nn::Lora)) added to the weight of its layer: the file of a model without adapters.
+    Merged,
+    /// The parameters of adapters alone.
+    Adapters,
+}
 
 /// Objects that are read at once.
 const AT_ONCE: usize = 4;
@@ -34,31 +47,122 @@ struct Places {
 }
 
 impl Places {
-    fn of(layout: &Layout) -> Result<Places, CheckpointError> {
+    fn of(layout: &Layout, what: Exported) -> Result<Places, CheckpointError> {
+        let is_written = |name: &str| match what {
+            Exported::All => true,
+            Exported::Merged => !is_adapter(name),
+            Exported::Adapters => is_adapter(name),
+        };
         let parameters = layout.blocks.iter().flat_map(|block| &block.parameters);
         let buffers = layout.blocks.iter().flat_map(|block| &block.buffers);
-        let tensors: Vec<(&str, &[usize])> =
-            parameters.chain(buffers).map(|(name, shape)| (&name[..], &shape[..])).collect();
+        let tensors: Vec<(&str, &[usize])> = (parameters.chain(buffers))
+            .filter(|(name, _)| is_written(name))
+            .map(|(name, shape)| (&name[..], &shape[..]))
+            .collect();
         let (header, starts) = safetensors_header(&tensors)?;
         let base = header.len() as u64;
         let mut starts = starts.into_iter().map(|start| base + start as u64);
         let mut place = |shapes: &[(String, Vec<usize>)], first: usize| {
             let mut next = first;
-            let places = shapes.iter().zip(&mut starts).map(|((_, shape), start)| {
+            let places = shapes.iter().filter_map(|(name, shape)| {
                 let range = next..next + shape.iter().product::<usize>();
                 next = range.end;
-                (range, start)
+                is_written(name).then(|| (range, starts.next().expect("a place for each")))
             });
             places.collect::<Vec<_>>()
         };
         let weights = layout.blocks.iter().map(|block| place(&block.parameters, 0)).collect();
         let mut running: Vec<(Range<usize>, u64)> = Vec::new();
+        let mut first = 0;
         for block in &layout.blocks {
-            let first = running.last().map_or(0, |(range, _)| range.end);
             running.extend(place(&block.buffers, first));
+            first += block.statistics;
         }
         let count: usize = tensors.iter().map(|(_, shape)| shape.iter().product::<usize>()).sum();
         Ok(Places { length: base + (count * size_of::<f32>()) as u64, header, weights, running })
+    }
+
+    /// Where the file has this range of a block's weights, if it is one of its tensors.
+    fn tensor(&self, block: usize, range: &Range<usize>) -> Option<u64> {
+        let mut tensors = self.weights[block].iter();
+        tensors.find_map(|(tensor, start)| (tensor == range).then_some(*start))
+    }
+}
+
+/// The adapters of a checkpoint, which are to be added to the weights of their layers.
+struct Merging {
+    scale: f32,
+    adapters: Vec<Adapter>,
+}
+
+/// The adapter of a layer.
+struct Adapter {
+    block: usize,
+    rank: usize,
+    /// Where the block has the layer's weight.
+    weight: Range<usize>,
+    /// The two matrices: where the block has each, and its numbers once they are read.
+    matrices: [(Range<usize>, Vec<f32>); 2],
+}
+
+impl Merging {
+    /// The adapters of this training; `None` if it has none.
+    fn of(manifest: &Manifest) -> Option<Merging> {
+        #[derive(serde::Deserialize)]
+        struct Setting {
+            rank: usize,
+            alpha: f32,
+        }
+        let Setting { rank, alpha } = serde_json::from_str(manifest.settings.get("lora")?).ok()?;
+        let mut adapters = Vec::new();
+        for (block, layout) in manifest.layout.blocks.iter().enumerate() {
+            let mut end = 0;
+            let mut ranges = HashMap::new();
+            for (name, shape) in &layout.parameters {
+                let start = end;
+                end += shape.iter().product::<usize>();
+                ranges.insert(&name[..], start..end);
+            }
+            for (name, _) in &layout.parameters {
+                let Some(layer) = name.strip_suffix(".lora_a") else { continue };
+                let of_layer = |name: &str| ranges.get(&format!("{layer}.{name}")[..]).cloned();
+                let matrix = |range: Range<usize>| (range.clone(), vec![0.0; range.len()]);
+                let (first, second) = (of_layer("lora_a")?, of_layer("lora_b")?);
+                let weight = of_layer("weight")?;
+                let is_product = rank > 0 && first.len() / rank * (second.len() / rank) == weight.len();
+                let fits = is_product && first.len() % rank == 0 && second.len() % rank == 0;
+                let adapter = Adapter { block, rank, weight, matrices: [matrix(first), matrix(second)] };
+                adapters.push(Some(adapter).filter(|_| fits)?);
+            }
+        }
+        Some(Merging { scale: alpha / rank as f32, adapters })
+    }
+
+    /// Takes the numbers of adapters from a piece.
+    fn take(&mut self, piece: &Piece, numbers: &[f32]) {
+        for (at, stretch) in within(piece, &(0..numbers.len())) {
+            let of_block = self.adapters.iter_mut().filter(|adapter| adapter.block == stretch.block);
+            for (matrix, values) in of_block.flat_map(|adapter| &mut adapter.matrices) {
+                let (from, to) = (matrix.start.max(stretch.range.start), matrix.end.min(stretch.range.end));
+                if stretch.kind == Kind::Weights && from < to {
+                    let found = &numbers[at + from - stretch.range.start..at + to - stretch.range.start];
+                    values[from - matrix.start..to - matrix.start].copy_from_slice(found);
+                }
+            }
+        }
+    }
+
+    /// Adds the adapters to the weights in the file, one layer at a time.
+    fn merge(&self, file: &mut File, places: &Places) -> io::Result<()> {
+        for Adapter { block, rank, weight, matrices: [(_, first), (_, second)] } in &self.adapters {
+            let start = places.tensor(*block, weight).expect("weights are written");
+            let mut numbers = vec![0.0; weight.len()];
+            file.seek(SeekFrom::Start(start))?;
+            file.read_exact(bytemuck::cast_slice_mut(&mut numbers))?;
+            merge(&mut numbers, first, second, *rank, self.scale);
+            write_at(file, start, &numbers)?;
+        }
+        Ok(())
     }
 }
 
@@ -71,6 +175,20 @@ impl Places {
 pub fn export(
     shelf: &CheckpointStore,
     step: Option<u64>,
+    path: &Path,
+) -> Result<CheckpointId, CheckpointError> {
+    export_as(shelf, step, Exported::All, path)
+}
+
+/// As [`export`], with the adapters of a model merged into its weights, or alone. Of adapters that are merged, the matrices and one
+/// layer's weight are in memory besides.
+///
+/// # Errors
+/// As [`export`], and when the training has no adapters.
+pub fn export_as(
+    shelf: &CheckpointStore,
+    step: Option<u64>,
+    what: Exported,
     path: &Path,
 ) -> Result<CheckpointId, CheckpointError> {
     let listed = shelf.list()?;
@@ -86,16 +204,30 @@ pub fn export(
     if layout.blocks.iter().any(|block| block.statistics > 0 && block.buffers.is_empty()) {
         return Err(CheckpointError::Unnamed { id: id.short(), format: manifest.format });
     }
-    let places = Places::of(layout)?;
+    let mut merging = Merging::of(&manifest);
+    if what != Exported::All && merging.is_none() {
+        return Err(CheckpointError::NoAdapters { id: id.short() });
+    }
+    let places = Places::of(layout, what)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.part", std::process::id()));
     let part = path.with_file_name(name);
     let refused = |source| CheckpointError::File { path: path.display().to_string(), source };
-    let written = || {
-        let mut file = File::create(&part).map_err(refused)?;
+    let mut written = || {
+        let mut options = File::options();
+        let mut file =
+            options.read(true).write(true).create(true).truncate(true).open(&part).map_err(refused)?;
         let head = file.write_all(&places.header).and_then(|()| file.set_len(places.length));
         head.map_err(refused)?;
-        shelf.handle().block_on(write(shelf, id, &manifest, &places, &mut file, path))?;
+        let mut take = |piece: &Piece, numbers: &[f32]| {
+            if let (Some(merging), Exported::Merged) = (&mut merging, what) {
+                merging.take(piece, numbers);
+            }
+        };
+        shelf.handle().block_on(write(shelf, id, &manifest, &places, &mut file, path, &mut take))?;
+        if let (Some(merging), Exported::Merged) = (&merging, what) {
+            merging.merge(&mut file, &places).map_err(refused)?;
+        }
         // It is kept once it is on the disk.
         file.sync_all().and_then(|()| std::fs::rename(&part, path)).map_err(refused)
     };
@@ -112,6 +244,7 @@ async fn write(
     places: &Places,
     file: &mut File,
     path: &Path,
+    take: &mut dyn FnMut(&Piece, &[f32]),
 ) -> Result<(), CheckpointError> {
     let refused = |source| CheckpointError::File { path: path.display().to_string(), source };
     let is_wanted = |object: &Object| {
@@ -138,7 +271,9 @@ async fn write(
         }
         let Some(done) = reading.join_next().await else { break };
         let (object, (numbers, own)) = done.expect("reading neither panics nor is given up alone")?;
-        write_piece(file, places, &object.piece(), &numbers).map_err(refused)?;
+        let piece = object.piece();
+        write_piece(file, places, &piece, &numbers).map_err(refused)?;
+        take(&piece, &numbers);
         if let Some((virtual_rank, _)) = object.statistics {
             early.insert(virtual_rank, own);
             while let Some(own) = early.remove(&next_rank) {

@@ -44,7 +44,7 @@ use crate::weights::WeightsError;
 
 pub(crate) use capture::Held;
 pub use checkpoint_store::CheckpointStore;
-pub use export::export;
+pub use export::{Exported, export, export_as};
 pub use handover::hand_over;
 pub use layout::Kind;
 pub use layout::{BlockLayout, Layout};
@@ -99,6 +99,9 @@ pub enum CheckpointError {
         resume from it with this program (shardtrain --resume) and export the checkpoint that it writes"
     )]
     Unnamed { id: String, format: u32 },
+    /// The training has no adapters.
+    #[error("checkpoint {id} is of a training without adapters (--lora); export all of its weights")]
+    NoAdapters { id: String },
     /// The weights do not fit into a file.
     #[error("the weights cannot be saved")]
     Weights(#[from] WeightsError),

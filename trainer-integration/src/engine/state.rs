@@ -14,6 +14,7 @@ use crate::compress::{RankResidual, Residual, inherited, joined};
 use crate::flat_block::FlatBlock;
 use crate::ledger;
 use crate::name_pattern::NamePattern;
+use crate::nn::lora::is_adapter;
 use crate::optim::Moments;
 use crate::progress::ProgressSoFar;
 use crate::weights::{Wanted, Weights, WeightsError, ranges};
@@ -21,7 +22,8 @@ use crate::zero::Zero;
 
 impl Engine {
     /// Makes the weights those of the same names, and the running numbers of every virtual rank, if they are
-    /// among them. Of what `skip` matches, the model keeps its own and the others are ignored.
+    /// among them. Of what `skip` matches, the model keeps its own and the others are ignored; it keeps those of
+    /// adapters that are missing.
     ///
     /// # Errors
     /// When they are of another model, or a pattern matches nothing; then nothing has changed.
@@ -33,7 +35,12 @@ impl Engine {
             buffers.extend(stage.buffers().iter().map(|it| (&it.name[..], &it.shape[..])));
         }
         let mut wanted = Vec::new();
-        wanted.extend(parameters.iter().map(|(name, shape)| Wanted { name, shape, is_optional: false }));
+        // A model is adapted that was trained without adapters.
+        wanted.extend(parameters.iter().map(|(name, shape)| Wanted {
+            name,
+            shape,
+            is_optional: is_adapter(name),
+        }));
         wanted.extend(buffers.iter().map(|(name, shape)| Wanted { name, shape, is_optional: true }));
         let mut found = weights.pick(&wanted, skip)?.into_iter();
         for (stage, block) in stages.iter().zip(&mut self.blocks) {

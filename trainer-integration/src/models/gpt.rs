@@ -1,16 +1,19 @@
 //! A language model in the manner of GPT.
 
 use burn::module::{Module, Param};
-use burn::nn::{Initializer, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::nn::{Initializer, LayerNorm, LayerNormConfig, LinearConfig};
 use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::module::embedding;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
 
+use super::ModelError;
 use crate::block::{Block, Pass};
 use crate::model::Chain;
-use crate::nn::Dropout;
+use crate::name_pattern::{listed, without_match};
+use crate::nn::lora::adapter_init;
 use crate::nn::norm::layer_norm;
+use crate::nn::{AdaptedLinear, Dropout, Lora};
 use crate::weights::Init;
 
 /// How large a [`gpt`] is.
@@ -84,6 +87,46 @@ impl Gpt {
         Gpt { embed, layers, head: TiedHead { norm: LayerNormConfig::new(width).init(device) } }
     }
 
+    /// The same with adapters for its linear layers ([`Lora`]): those of `layerN.attention` (`mix` and `project`),
+    /// `layerN.widen` and `layerN.narrow`.
+    ///
+    /// # Errors
+    /// When the rank is 0 or larger than the matrices, or a target matches none of these layers.
+    pub fn adapted(mut self, lora: &Lora, device: &Device) -> Result<Gpt, ModelError> {
+        let mut layers: Vec<(String, &mut AdaptedLinear)> = Vec::new();
+        for (index, Layer { attention: Attention { mix, project, .. }, widen, narrow, .. }) in
+            self.layers.iter_mut().enumerate()
+        {
+            let named = [
+                ("attention.mix", mix),
+                ("attention.project", project),
+                ("widen", widen),
+                ("narrow", narrow),
+            ];
+            layers.extend(named.map(|(name, layer)| (format!("layer{index}.{name}"), layer)));
+        }
+        let names: Vec<&str> = layers.iter().map(|(name, _)| name.as_str()).collect();
+        if let Some(target) = without_match(&lora.targets, &names) {
+            let names = listed(&names);
+            return Err(ModelError::Lora(format!("no linear layer matches {target}; the model has {names}")));
+        }
+        for (name, layer) in layers {
+            if !lora.targets.iter().any(|target| target.matches(&name)) {
+                continue;
+            }
+            let [inputs, outputs] = layer.dims();
+            if lora.rank == 0 || lora.rank > inputs.min(outputs) {
+                let rank = lora.rank;
+                return Err(ModelError::Lora(format!(
+                    "an adapter of rank {rank} does not fit {name} of {inputs} x {outputs}; give a rank from 1 to {}",
+                    inputs.min(outputs)
+                )));
+            }
+            *layer = layer.clone().adapted(lora, device);
+        }
+        Ok(self)
+    }
+
     /// A block for the tokens, one for each layer, one for the logits.
     pub fn into_chain(self) -> Chain<Tensor<2, Int>, Tensor<2>> {
         let mut chain = Chain::start(self.embed).named("embed");
@@ -150,8 +193,8 @@ struct Layer {
     norm1: LayerNorm,
     attention: Attention,
     norm2: LayerNorm,
-    widen: Linear,
-    narrow: Linear,
+    widen: AdaptedLinear,
+    narrow: AdaptedLinear,
     dropout: Dropout,
     layers: usize,
 }
@@ -175,8 +218,8 @@ impl Layer {
     }
 }
 
-fn linear(from: usize, to: usize, device: &Device) -> Linear {
-    LinearConfig::new(from, to).with_initializer(Initializer::Zeros).init(device)
+fn linear(from: usize, to: usize, device: &Device) -> AdaptedLinear {
+    AdaptedLinear::plain(LinearConfig::new(from, to).with_initializer(Initializer::Zeros).init(device))
 }
 
 impl Block for Layer {
@@ -191,6 +234,9 @@ impl Block for Layer {
     }
 
     fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
+        if let Some(init) = adapter_init(path, shape) {
+            return Some(init);
+        }
         let adds_to_the_input = path.starts_with("attention.project") || path.starts_with("narrow");
         match (shape.len(), SMALL) {
             (2, Init::Uniform { bound }) if adds_to_the_input => {
@@ -206,8 +252,8 @@ impl Block for Layer {
 #[derive(Module, Debug)]
 struct Attention {
     /// To queries, keys and values.
-    mix: Linear,
-    project: Linear,
+    mix: AdaptedLinear,
+    project: AdaptedLinear,
     heads: usize,
 }
 

@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::model::Model;
+use crate::nn::Lora;
+use crate::nn::lora::is_adapter;
 use crate::tensor_tree::Part;
 
 /// Channels, height and width of an image.
@@ -136,6 +138,9 @@ pub enum ModelError {
     /// It cannot be made.
     #[error("{0}")]
     Size(String),
+    /// It cannot have such adapters.
+    #[error("{0} (--lora)")]
+    Lora(String),
 }
 
 /// How a model is to be.
@@ -171,14 +176,40 @@ pub struct ModelOptions {
 pub fn model(
     shape: InputShape,
     classes: usize,
+    options: ModelOptions,
+    device: &Device,
+) -> Result<Model, ModelError> {
+    adapted_model(shape, classes, options, None, device)
+}
+
+/// The same with adapters ([`Lora`]), of which alone the parameters are trained.
+///
+/// # Errors
+/// As [`model`], and when the model is no transformer or cannot have such adapters.
+pub fn adapted_model(
+    shape: InputShape,
+    classes: usize,
     ModelOptions { kind, norm, dropout }: ModelOptions,
+    lora: Option<&Lora>,
     device: &Device,
 ) -> Result<Model, ModelError> {
     let input = |model, takes| Err(ModelError::Input { model, takes, given: shape });
-    let gpt = |length, size: GptSize| match size.refusal() {
-        None => Ok(gpt(classes, length, size, dropout, device).into_model()),
-        Some(refusal) => Err(ModelError::Size(refusal)),
+    let gpt = |length, size: GptSize| {
+        if let Some(refusal) = size.refusal() {
+            return Err(ModelError::Size(refusal));
+        }
+        let gpt = Gpt::new(classes, length, size, dropout, device);
+        Ok(match lora {
+            None => gpt.into_chain().into_model(),
+            Some(lora) => {
+                gpt.adapted(lora, device)?.into_chain().freeze(|name| !is_adapter(name)).into_model()
+            }
+        })
     };
+    if lora.is_some() && !matches!(shape, InputShape::Tokens(_)) {
+        let what = format!("adapters are for transformers, and the samples are {shape:?}; leave them out");
+        return Err(ModelError::Lora(what));
+    }
     match (kind, shape) {
         (ModelKind::Small, InputShape::Image(shape)) => {
             Ok(conv_net(shape, classes, norm, dropout, device).into_model())

@@ -1,7 +1,9 @@
 //! Layers whose numbers are the same wherever a virtual rank is computed; for all others, burn's own serve.
 
 mod dropout;
+pub(crate) mod lora;
 pub(crate) mod norm;
 
 pub use dropout::Dropout;
+pub use lora::{AdaptedLinear, Lora};
 pub use norm::{BatchNorm, SyncBatchNorm};

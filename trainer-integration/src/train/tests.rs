@@ -1,4 +1,5 @@
 mod freeze;
+mod lora;
 mod regroup;
 
 use std::collections::BTreeSet;

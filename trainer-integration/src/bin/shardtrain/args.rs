@@ -18,6 +18,7 @@ use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::dtype::ReduceDtype;
 use shardd_trainer::launch_env::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
+use shardd_trainer::nn::Lora;
 use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
 use shardd_trainer::reduce::{AllReduce, Reduction};
 use shardd_trainer::scaling::LossScale;
@@ -354,6 +355,18 @@ pub(crate) struct Args {
     #[arg(help_heading = MODEL, long, value_name = "PATTERN")]
     pub(crate) freeze: Vec<NamePattern>,
 
+    /// Train low-rank adapters (LoRA) of this rank beside a transformer's linear layers; all other parameters are frozen
+    #[arg(help_heading = MODEL, long, value_name = "RANK")]
+    pub(crate) lora: Option<NonZeroU32>,
+
+    /// Factor of the adapters, divided by their rank [default: the rank]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "ALPHA", requires = "lora")]
+    pub(crate) lora_alpha: Option<f32>,
+
+    /// Linear layers that have adapters, by their names; repeatable [default: *.attention]
+    #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "PATTERN", requires = "lora")]
+    pub(crate) lora_target: Vec<NamePattern>,
+
     /// Leave tensors that match out of --init; repeatable. Those of the model begin as without --init, so a new head may have
     /// other dimensions
     #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "PATTERN", requires = "init")]
@@ -662,6 +675,8 @@ impl Args {
                 .to_owned()
         } else if self.clip_grad_norm.is_some_and(|clip| !(clip.is_finite() && clip > 0.0)) {
             "--clip-grad-norm must be above 0; leave it out to clip nothing".to_owned()
+        } else if self.lora_alpha.is_some_and(|alpha| !(alpha.is_finite() && alpha > 0.0)) {
+            "--lora-alpha must be above 0".to_owned()
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
         } else if self.checkpoint_every.is_some() && self.checkpoints.is_none() {
@@ -843,6 +858,12 @@ impl Args {
             ModelName::Gpt => ModelKind::Gpt(size),
         };
         ModelOptions { kind, norm, dropout }
+    }
+
+    pub(crate) fn lora(&self) -> Option<Lora> {
+        let usual = Lora::of_rank(self.lora?.get() as usize);
+        let targets = if self.lora_target.is_empty() { usual.targets } else { self.lora_target.clone() };
+        Some(Lora { alpha: self.lora_alpha.unwrap_or(usual.alpha), targets, ..usual })
     }
 
     pub(crate) fn timeouts(&self) -> (Duration, Duration) {

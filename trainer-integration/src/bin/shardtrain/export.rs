@@ -4,7 +4,7 @@ use std::error::Error;
 use std::path::PathBuf;
 
 use shardd_api::protocol::RunId;
-use shardd_trainer::checkpoint::export;
+use shardd_trainer::checkpoint::{Exported, export_as};
 
 use crate::args::Args;
 use crate::expected::open;
@@ -28,6 +28,14 @@ pub(crate) struct Export {
     #[arg(long, value_name = "STEPS")]
     step: Option<u64>,
 
+    /// Add the adapters of --lora to the weights of their layers; the file is that of a model without adapters
+    #[arg(long, conflicts_with = "adapters")]
+    merged: bool,
+
+    /// Export the parameters of adapters only
+    #[arg(long)]
+    adapters: bool,
+
     /// Output file; written whole or left unchanged
     #[arg(long, value_name = "FILE.safetensors")]
     save: PathBuf,
@@ -35,7 +43,12 @@ pub(crate) struct Export {
 
 pub(crate) fn run(asked: &Export, said: &Args) -> Result<(), Box<dyn Error>> {
     let shelf = open(&asked.checkpoints, &asked.run, said, "checkpoints")?;
-    let id = export(&shelf, asked.step, &asked.save)?;
+    let what = match (asked.merged, asked.adapters) {
+        (true, _) => Exported::Merged,
+        (_, true) => Exported::Adapters,
+        _ => Exported::All,
+    };
+    let id = export_as(&shelf, asked.step, what, &asked.save)?;
     tell_exported(&id.short(), &asked.save);
     Ok(())
 }

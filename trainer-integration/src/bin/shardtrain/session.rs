@@ -367,6 +367,7 @@ impl<'a> Session<'a> {
             traces: args.trace.is_some(),
             model: args.model_options(),
             freeze: args.freeze.clone(),
+            lora: args.lora(),
             augmentation: if args.augment { Augmentation::CropFlip } else { Augmentation::None },
             rate: args.scaled_rate(shares.global_batch),
             decline: args.lr_decay(),
