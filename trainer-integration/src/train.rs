@@ -383,7 +383,7 @@ impl Training<'_> {
         let (parameters, trained_parameters) = (model.parameter_count(), model.trained_count());
         let schedule = self.schedule(feed.source().steps_per_epoch());
         let mut settings = self.agree(start, &spec, feed.source(), test, &model)?;
-        let tuned = self.tune()?;
+        let tuned = self.tune(start)?;
         if let Some(tuned) = &tuned {
             // The same on all ranks: each has it of rank 0, or of measurements that all agreed on.
             settings.insert(ALL_REDUCE.to_owned(), json!(tuned.table).to_string());
@@ -709,21 +709,27 @@ impl Training<'_> {
             && self.comm.world() > 1
     }
 
-    /// The algorithms that add up gradients, the same on all ranks, which have agreed on the settings. A training that is
-    /// compared with a record uses those of the record.
-    fn tune(&self) -> Result<Option<Tuned>, CollectiveError> {
+    /// The algorithms that add up gradients, the same on all ranks, which have agreed on the settings and on the start. A
+    /// training that is compared with a record uses those of the record. One that resumes keeps those of its
+    /// checkpoint, unless the user names one: new measurements could change the last bits of its weights.
+    fn tune(&self, start: &Start) -> Result<Option<Tuned>, CollectiveError> {
         if !self.chooses_algorithm() {
             return Ok(None);
         }
-        let recorded = self.persistence.recording.as_ref().and_then(|recording| match &recording.purpose {
-            Purpose::Write(_) => None,
-            Purpose::Compare(_, record) => serde_json::from_str(record.settings.get(ALL_REDUCE)?).ok(),
-        });
-        let tuned = match (recorded, &self.config.all_reduce) {
-            (Some(table), _) => Tuned { table, by: TunedBy::Record },
-            (None, AllReduce::BuiltIn) => return Ok(None),
-            (None, AllReduce::Only(algorithm)) => Tuned { table: (*algorithm).into(), by: TunedBy::Choice },
-            (None, AllReduce::Auto { cache }) => {
+        let table_of = |settings: &Settings| serde_json::from_str(settings.get(ALL_REDUCE)?).ok();
+        if let Some(Purpose::Compare(_, record)) = self.persistence.recording.as_ref().map(|it| &it.purpose) {
+            // Earlier versions recorded no table, and used the built-in one.
+            return Ok(table_of(&record.settings).map(|table| Tuned { table, by: TunedBy::Record }));
+        }
+        let before = match start {
+            Start::Checkpoint(checkpoint) => table_of(&checkpoint.manifest.settings),
+            Start::Seed | Start::Weights(_) | Start::Partly { .. } => None,
+        };
+        let tuned = match (&self.config.all_reduce, before) {
+            (AllReduce::BuiltIn, _) => return Ok(None),
+            (AllReduce::Only(algorithm), _) => Tuned { table: (*algorithm).into(), by: TunedBy::Choice },
+            (AllReduce::Auto { .. }, Some(table)) => Tuned { table, by: TunedBy::Checkpoint },
+            (AllReduce::Auto { cache }, None) => {
                 let cache = cache.clone();
                 self.comm.run(move |collective| tune(collective, cache.as_deref()))?
             }

@@ -21,7 +21,7 @@ use crate::nn::lora::{is_adapter, merge};
 use crate::reduce::Partials;
 use crate::weights::safetensors_header;
 
-/// What of a checkpoint goes to a file.
+/// The part of a checkpoint that goes to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exported {
     /// All parameters, and the averages of running statistics.

@@ -205,8 +205,7 @@ fn give(
     needed: Vec<Stretch>,
 ) -> Result<State, CollectiveError> {
     let rank = collective.rank();
-    // A rank keeps the gradients that it has not sent; no other rank has them.
-    let mut state = State { residuals: std::mem::take(&mut own.residuals), ..State::default() };
+    let mut state = State::default();
     for Stretch { block, kind, range } in needed {
         let is_own = own.numbers.iter().any(|it| (it.block, it.kind) == (block, kind) && it.range() == range);
         let values = vec![0.0; if is_own { 0 } else { range.len() }];
@@ -248,6 +247,8 @@ fn give(
     collective.begin(Among::All);
     collective.transfer(&outgoing, &mut incoming, &mut |_| {})?;
     drop((incoming, places));
+    // A rank keeps the gradients that it has not sent; no other rank has them. After an error they are where they were.
+    state.residuals = std::mem::take(&mut own.residuals);
     let mut found: BTreeMap<u32, Vec<f32>> =
         arriving.into_iter().map(|(of, _, numbers)| (of, numbers)).collect();
     for (of, _) in gifts.statistics.iter().filter(|(of, from)| *from == rank && hosts(*of) == rank) {
@@ -273,4 +274,34 @@ fn give(
         }
     }
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::layout::Kind;
+    use crate::collective::threads::spawn;
+    use crate::compress::{RankResidual, Residual};
+
+    #[test]
+    fn after_a_rank_is_gone_the_unsent_gradients_are_still_there() {
+        let unsent = RankResidual {
+            rank: 0,
+            world: 2,
+            residual: Residual { gradients: vec![1.0, -2.0], ..Residual::default() },
+        };
+        spawn(2, |mut collective| {
+            if collective.rank() == 1 {
+                collective.abort("it is gone");
+                return;
+            }
+            let what = Stretch { block: 0, kind: Kind::Weights, range: 0..4 };
+            let numbers = vec![Gift { from: 1, to: 0, what: what.clone() }];
+            let gifts = Gifts { numbers, statistics: Vec::new() };
+            let mut own = State { residuals: vec![unsent.clone()], ..State::default() };
+            let ranks = VirtualRanks { count: 2, world: 2 };
+            give(&mut collective, &gifts, ranks, 0, &mut own, vec![what]).unwrap_err();
+            assert_eq!(own.residuals, [unsent.clone()]);
+        });
+    }
 }

@@ -1,6 +1,7 @@
 //! All ranks read a checkpoint together: rank 0 chooses it, every object is read once, by the rank that needs
 //! most of it, and sent to the others that need it. So the store sends each byte once for any number of
-//! ranks, and no rank ever has more than its own state and one object in reading.
+//! ranks, and no rank ever has more than its own state and one object in reading. The residuals of compression
+//! are read whole, each by its heir; in a smaller world a rank has those of several former ranks at once.
 
 use std::ops::Range;
 
@@ -177,6 +178,10 @@ fn read_residuals(
     manifest: &Manifest,
 ) -> Result<Result<Vec<RankResidual>, String>, CheckpointError> {
     let writers = manifest.residuals.len() as u32;
+    if collective.world() == 1 {
+        // A single rank compresses nothing, and has no use for them.
+        return Ok(Ok(Vec::new()));
+    }
     let mine = |rank: &u32| heir(*rank, writers, collective.world()) == collective.rank();
     let read = async |rank: u32| {
         let bytes = shelf.objects().read_part(manifest.residuals[rank as usize]).await?;

@@ -1,4 +1,4 @@
-//! What a rank has not sent yet, and who continues with it. Pure.
+//! The gradients that a rank has not sent yet, and the rank that continues with them. Pure.
 
 use crate::buckets::Places;
 use crate::collective::slice_of;

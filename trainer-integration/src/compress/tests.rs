@@ -246,7 +246,7 @@ proptest! {
                 let last = |rank: usize| &ranks[rank].last().unwrap().2;
                 let kept: f64 = (0..ranks.len()).map(|rank| f64::from(last(rank).gradients[place])).sum();
                 let missing = gradients - received - kept - f64::from(last(owner).sums[place - slice.start]);
-                // What is sent is at most the sum of three of them, and of all ranks W times that.
+                // The sent numbers are at most the sum of three of them, and of all ranks W times that.
                 let roundings = f64::from(steps * world * 2 + steps * (world + 2));
                 let bound = roundings * f64::from(3 * (world + 1)) * largest / f64::from(1u32 << 24);
                 prop_assert!(missing.abs() <= bound, "{compression}: {missing} of {largest}, bound {bound}");

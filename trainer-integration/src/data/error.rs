@@ -53,6 +53,11 @@ pub enum InputError {
          give --features, one more than the largest index", features - 1
     )]
     Index { column: String, index: u32, position: u64, features: usize },
+    /// A sparse row with more present features than a micro-batch can hold.
+    #[error(
+        "the sample at position {position} has {present} features in column {column:?}, the most is {most}; leave out its          smallest values"
+    )]
+    Present { column: String, position: u64, present: usize, most: usize },
     /// Sparse rows are asked for with their zeros, and are too many numbers.
     #[error(
         "{rows} rows of {features} features are more numbers than a batch may have ({most}); read them with InputSpec::stored"

@@ -9,6 +9,9 @@ use super::error::InputError;
 /// The most features of a sparse row: numbers on their way have 32 bits, in which indices are exact up to here.
 pub(super) const MOST_FEATURES: usize = 1 << 24;
 
+/// The most present features of a row: the first layer picks as many rows of its weights for each row of the micro-batch.
+pub(super) const MOST_PRESENT: usize = 1 << 16;
+
 const INDEX: &str = "index";
 const VALUE: &str = "value";
 
@@ -68,7 +71,12 @@ pub(super) fn read(
         let (index, position) = (indices.value(entry), positions[row_of(entry)]);
         return Err(InputError::Index { column: column.to_owned(), index, position, features });
     }
-    let longest = bounds.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0).max(1);
+    let lengths = bounds.windows(2).map(|pair| pair[1] - pair[0]);
+    if let Some((row, present)) = lengths.clone().enumerate().find(|(_, present)| *present > MOST_PRESENT) {
+        let (column, position) = (column.to_owned(), positions[row]);
+        return Err(InputError::Present { column, position, present, most: MOST_PRESENT });
+    }
+    let longest = lengths.max().unwrap_or(0).max(1);
     let count = positions.len() * longest;
     let mut read = SparseValues { indices: vec![0; count], values: vec![0.0; count], longest };
     for (row, pair) in bounds.windows(2).enumerate() {

@@ -204,25 +204,30 @@ impl Engine {
         {
             *scale = kept;
         }
-        if let Some(lost) = self.lost_residuals(checkpoint, &residuals).filter(|_| self.comm.rank() == 0) {
-            warn!("gradients that compression had not sent are lost: {lost}");
+        if let Some(lost) = self.lost_residuals(checkpoint, &residuals) {
+            warn!(rank = self.comm.rank(), "gradients that compression had not sent are lost: {lost}");
         }
         Ok(())
     }
 
-    /// Whose residuals no rank inherits, if this rank knows of any.
+    /// Whose residuals no rank inherits, if this rank knows of any and is to say so: a rank that continues from
+    /// memory without a residual speaks for itself, and rank 0 for all.
     fn lost_residuals(&self, checkpoint: &Checkpoint, residuals: &[RankResidual]) -> Option<&'static str> {
         let is_compressed = !self.reducer.compressors.is_empty();
-        let had_any = !checkpoint.manifest.residuals.is_empty();
+        let is_first = self.comm.rank() == 0;
+        let had_any = !checkpoint.manifest.residuals.is_empty() || !residuals.is_empty();
         if !is_compressed {
             return had_any.then_some("a single rank compresses nothing");
         }
         if checkpoint.is_stored {
-            return (!had_any).then_some("the checkpoint is of a single rank, or of an earlier version");
+            let reason = "the checkpoint is of a single rank, or of an earlier version";
+            return (!had_any && is_first).then_some(reason);
         }
-        let world = self.comm.world();
-        let are_fewer = residuals.iter().any(|it| it.world > world);
-        are_fewer.then_some("those of the ranks that are gone")
+        if residuals.is_empty() {
+            return Some("those of the rank that this one replaces");
+        }
+        let are_fewer = residuals.iter().any(|it| it.world > self.comm.world());
+        (are_fewer && is_first).then_some("those of the ranks that are gone")
     }
 
     /// Takes over the numbers of this layout, those that this rank keeps, all of which are there. The running

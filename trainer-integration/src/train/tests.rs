@@ -730,6 +730,23 @@ fn other_ranks_continue_with_all_that_was_not_sent() {
 }
 
 #[test]
+fn a_resumed_training_adds_up_by_the_algorithms_of_its_checkpoint() {
+    let reduction = Reduction::Fast(Compression::None);
+    let only = AllReduce::Only(Algorithm::TwoTree);
+    let config = TrainConfig { reduction, all_reduce: only, ..config() };
+    let directory = tempfile::tempdir().unwrap();
+    let place = StorePlace::Directory(directory.path().to_owned());
+    in_parts(3, &config, &place, Some(6));
+    // A start from the seed would measure.
+    let measures = TrainConfig { all_reduce: AllReduce::Auto { cache: None }, ..config };
+    for outcome in in_parts(3, &measures, &place, None) {
+        let Outcome::Trained(trained) = outcome else { panic!("it got no stop signal") };
+        let by = trained.all_reduce.expect("it sums by an algorithm").to_string();
+        assert_eq!(by, "two-tree (as before the checkpoint)");
+    }
+}
+
+#[test]
 fn a_training_goes_on_at_any_stage_of_zero_from_a_checkpoint_whose_name_does_not_tell_the_stage() {
     let lars = Optimizer::Lars { momentum: 0.9, trust_coefficient: 0.02, weight_decay: 5e-4 };
     for (optimizer, rate) in [(Optimizer::adamw(0.1), 1e-3), (Optimizer::lamb(0.01), 0.01), (lars, 0.5)] {

@@ -260,7 +260,8 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "COUNT")]
     pub(crate) classes: Option<usize>,
 
-    /// Number of features of a sparse column, one more than its largest index [default: from the dataset]
+    /// Number of features of a sparse column, one more than its largest index [default: the column's metadata
+    /// `shardd.features`, which libsvm data lacks]
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "COUNT")]
     pub(crate) features: Option<usize>,
 
@@ -634,6 +635,8 @@ impl Args {
             "--plateau-threshold must be at least 0 and below 1".to_owned()
         } else if self.min_lr.is_some_and(|rate| !(rate.is_finite() && rate >= 0.0)) {
             "--min-lr must not be negative".to_owned()
+        } else if self.min_lr.zip(self.lr).is_some_and(|(least, rate)| least >= f64::from(rate)) {
+            "--min-lr must be below --lr".to_owned()
         } else if self.momentum.is_some_and(|momentum| !(0.0..1.0).contains(&momentum)) {
             "--momentum must be at least 0 and below 1".to_owned()
         } else if self.weight_decay.is_some_and(|decay| !(decay.is_finite() && decay >= 0.0)) {

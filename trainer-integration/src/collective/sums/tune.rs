@@ -46,6 +46,8 @@ pub enum TunedBy {
     Cache,
     /// The record of the training that is repeated.
     Record,
+    /// The checkpoint from which the training resumes.
+    Checkpoint,
 }
 
 impl fmt::Display for Tuned {
@@ -56,11 +58,13 @@ impl fmt::Display for Tuned {
             TunedBy::Measurement(millis) => write!(f, " (measured in {:.1} s)", millis as f64 / 1e3),
             TunedBy::Cache => f.write_str(" (measured at an earlier start)"),
             TunedBy::Record => f.write_str(" (as recorded)"),
+            TunedBy::Checkpoint => f.write_str(" (as before the checkpoint)"),
         }
     }
 }
 
-/// What decides how fast the algorithms are: measurements of one topology are of no use for another.
+/// The ranks and their connections, on which the speed of the algorithms depends: measurements of one topology are of no use for
+/// another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Topology {

@@ -1,4 +1,4 @@
-//! What is not computed because parameters are frozen.
+//! Frozen parameters save computation.
 
 use std::sync::Mutex;
 
