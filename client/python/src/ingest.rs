@@ -181,14 +181,15 @@ impl Target {
             |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
         let resources = Resources::threads(thread::available_parallelism().map_or(1, usize::from));
         let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
-        let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
-        let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
         let read =
             Ingest::read(source, config, &[], &resources, &NoProgress).map_err(|error| failed(&error))?;
         let written = read
             .write(config.shard_size, &CatalogStore(&catalog), &NoProgress)
             .map_err(|error| failed(&error))?;
         let manifest = written.manifests()[0].clone();
+        // The version to replace is that of now: rows may have come for hours.
+        let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
+        let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
         let note = CommitNote { operation: Operation::INGEST, message: self.message };
         catalog.commit(&self.name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;
         written.finish();

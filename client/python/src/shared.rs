@@ -324,10 +324,12 @@ impl SharedBlocks {
         claimed.map(place).collect()
     }
 
-    /// Makes a claimed block free, whose pages were given back.
-    fn release(&self, number: usize) -> PyResult<()> {
+    /// Makes a claimed block free; `is_empty` if its pages were given back.
+    fn release(&self, number: usize, is_empty: bool) -> PyResult<()> {
         let entry = self.entry(number)?;
-        entry.is_written.store(0, Relaxed);
+        if is_empty {
+            entry.is_written.store(0, Relaxed);
+        }
         entry.fewer_senders();
         Ok(())
     }

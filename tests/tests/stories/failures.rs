@@ -248,7 +248,7 @@ struct Watched {
     peak: BTreeMap<String, u64>,
     /// The most that each node computed for its runs at any time.
     computed: BTreeMap<String, u64>,
-    /// Bytes read from the store before the training: the ingest checks what it has put there.
+    /// Bytes read from the store before the training: the ingest checks the shards that it has put there.
     read_before: u64,
     /// What each process had counted when it last answered, by node and start.
     counted: BTreeMap<(String, u64), Value>,

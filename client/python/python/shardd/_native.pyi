@@ -134,7 +134,8 @@ class SharedBlocks:
         """The bytes of the block of a message, once."""
     def surplus(self, keep: int) -> list[tuple[int, int, int]]:
         """Claims the free blocks beyond ``keep`` that have pages to give back: number, offset in the memory, and bytes."""
-    def release(self, number: int) -> None: ...
+    def release(self, number: int, is_empty: bool) -> None:
+        """Makes a claimed block free; ``is_empty`` if its pages were given back."""
     def counts(self) -> tuple[int, int]:
         """All blocks, and those in use."""
 

@@ -98,8 +98,14 @@ class SharedBatches:
         memory, blocks = self._map() or _refuse()
         block = torch.from_dlpack(blocks.receive(number))
         for free, start, size in blocks.surplus(_KEPT):
-            memory.madvise(mmap.MADV_REMOVE, start, size)
-            blocks.release(free)
+            is_empty = False
+            try:
+                memory.madvise(mmap.MADV_REMOVE, start, size)
+                is_empty = True
+            except OSError:
+                pass  # pages are larger than the block's alignment, or the system does not take them: it is used as it is
+            finally:
+                blocks.release(free, is_empty)
         return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), offset, shape, strides)
 
     def __getstate__(self) -> Any:

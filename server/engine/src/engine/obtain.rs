@@ -387,6 +387,8 @@ impl Engine {
             return false;
         }
         let class = self.class(run, grain, epoch);
+        // Before it takes room: the peak is at no instant below the bytes in use.
+        run.held.note(run.epochs.view(epoch).partition_of(grain), epoch);
         let key = run.key(grain);
         let is_kept_as_well = |kept: Class| {
             kept.run == class.run
@@ -410,10 +412,7 @@ impl Engine {
             put => put,
         };
         match put {
-            Ok(_) => {
-                run.held.note(run.epochs.view(epoch).partition_of(grain), epoch);
-                true
-            }
+            Ok(_) => true,
             // Nothing is amiss when guests have no room, or when rows were forgotten.
             Err(error) if class.is_of_guests() && error.is_full() => false,
             Err(CacheError::Forgotten { .. }) => false,
