@@ -21,6 +21,7 @@ mod failure;
 mod forget;
 mod gc;
 mod head;
+mod hiding;
 mod holders;
 mod human;
 mod info;

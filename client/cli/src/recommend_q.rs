@@ -2,10 +2,13 @@
 //! ranks see labels evenly enough in the mean over a training. `docs/PAPER.md` measured how even that is; the formulas are
 //! those of `docs/PLAN.md`. Simulates nothing.
 
+use std::time::Duration;
+
 use serde::Serialize;
 use shardd_client::label_skew::Spread;
 use shardd_plan::{Epoch, Schedule, Selection, Share};
 
+use crate::hiding::Hiding;
 use crate::simulate_plan::{LinkRate, fraction};
 
 /// The share in the second part of a schedule, unless less is enough for all.
@@ -33,6 +36,14 @@ pub(crate) struct Question {
     pub nodes: u32,
     /// The bandwidth of a node, in each direction.
     pub link: LinkRate,
+    /// The round-trip time between nodes.
+    pub round_trip: Duration,
+    /// Parts of an exchange.
+    pub chunks: u32,
+    /// Steps of an epoch.
+    pub steps: u64,
+    /// How long a step takes, if that is known.
+    pub step: Option<Duration>,
 }
 
 /// Why there is no answer.
@@ -47,6 +58,9 @@ pub(crate) enum AdviceError {
     /// No nodes.
     #[error("a cluster needs at least 1 node")]
     NoNodes,
+    /// No sample in a step.
+    #[error("a step needs at least 1 sample: use --global-batch-size 1 or more")]
+    NoBatch,
 }
 
 /// How much to exchange.
@@ -62,6 +76,11 @@ pub(crate) struct Advice {
     pub constant: Choice,
     /// One large exchange after epoch 0, then little; none where nothing need be exchanged.
     pub two_parts: Option<Choice>,
+    /// The largest share, as for `--q`, that hides behind training, if the time of a step is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_hidden_q: Option<String>,
+    /// Steps of an epoch.
+    pub steps_per_epoch: u64,
 }
 
 /// A schedule and its effects.
@@ -81,6 +100,14 @@ pub(crate) struct Choice {
     pub bytes: u64,
     /// Seconds that a node's link is busy with the largest exchange.
     pub seconds_at_most: f64,
+    /// A step of at least this many seconds hides it.
+    pub hiding_step_seconds: f64,
+    /// The part of it that is hidden, if the time of a step is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hidden_share: Option<f64>,
+    /// Seconds for which training waits for it, if the time of a step is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed_seconds: Option<f64>,
 }
 
 /// The smallest sufficient schedules.
@@ -98,6 +125,9 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
     if question.nodes == 0 {
         return Err(AdviceError::NoNodes);
     }
+    if question.steps == 0 {
+        return Err(AdviceError::NoBatch);
+    }
     let constant = question.smallest(Schedule::constant);
     let little = LITTLE.parse::<Share>().expect("a share").min(constant);
     let then_little = |large| Schedule::try_from(vec![large, little]).expect("two shares are a schedule");
@@ -108,6 +138,8 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
         skew,
         constant: question.choice(Schedule::constant(constant)),
         two_parts: (constant > Share::NONE).then(|| question.choice(then_little(large))),
+        largest_hidden_q: question.step.map(|step| question.largest_hidden(step).to_string()),
+        steps_per_epoch: question.steps,
     })
 }
 
@@ -158,7 +190,8 @@ impl Question {
         let mean_skew = self.mean_skew(&schedule);
         let elsewhere = self.row_bytes as f64 * (1.0 - 1.0 / f64::from(self.nodes));
         let bytes_after = |epoch: u32| (fraction(schedule.after(Epoch(epoch))) * elsewhere) as u64;
-        let largest = (fraction(schedule.largest()) * elsewhere / f64::from(self.nodes)) as u64;
+        let largest = schedule.largest();
+        let hiding = self.hiding(largest);
         Choice {
             q: schedule.to_string(),
             mean_skew,
@@ -166,8 +199,26 @@ impl Question {
             bytes_first: bytes_after(0),
             bytes_last: bytes_after(self.epochs - 1),
             bytes: (0..self.epochs).map(bytes_after).fold(0, u64::saturating_add),
-            seconds_at_most: self.link.time_of(largest).as_secs_f64(),
+            seconds_at_most: self.link_time(largest).as_secs_f64(),
+            hiding_step_seconds: hiding.hiding_step_s(),
+            hidden_share: self.step.map(|step| hiding.hidden_share(step)),
+            exposed_seconds: self.step.map(|step| hiding.exposed_s(step)),
         }
+    }
+
+    /// The time that a node's link is busy with an exchange of a share.
+    fn link_time(&self, share: Share) -> Duration {
+        let nodes = f64::from(self.nodes);
+        self.link.time_of((fraction(share) * self.row_bytes as f64 * (1.0 - 1.0 / nodes) / nodes) as u64)
+    }
+
+    fn hiding(&self, share: Share) -> Hiding {
+        Hiding::new(self.link_time(share), self.round_trip, self.chunks, self.steps)
+    }
+
+    fn largest_hidden(&self, step: Duration) -> Share {
+        let multiple = self.hiding(share_of(STEPS)).hidden_multiple(step);
+        share_of((multiple.min(1.0) * f64::from(STEPS)) as u32)
     }
 }
 
@@ -212,6 +263,10 @@ mod tests {
             row_bytes: 16_000_000,
             nodes: 16,
             link: "8Gbit/s".parse().expect("a rate"),
+            round_trip: Duration::ZERO,
+            chunks: 16,
+            steps: 32,
+            step: None,
         }
     }
 
@@ -249,6 +304,7 @@ mod tests {
                     epochs: 3,
                     events: vec![],
                     link: question.link,
+                    round_trip: Duration::ZERO,
                     step: None,
                     global_batch_size: 512,
                 };

@@ -58,8 +58,12 @@ pub(crate) struct Simulate {
 #[derive(Args)]
 pub(crate) struct Pace {
     /// Bandwidth of a node, in each direction
-    #[arg(long, value_name = "RATE", default_value = "10Gbit/s")]
-    link: LinkRate,
+    #[arg(long, visible_alias = "bandwidth", value_name = "RATE", default_value = "10Gbit/s")]
+    pub(crate) link: LinkRate,
+
+    /// Milliseconds of a round trip between nodes
+    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = value_parser!(u32).range(..=60_000))]
+    round_trip_ms: u32,
 
     /// Milliseconds of a step, to show whether it hides the exchange
     #[arg(long, value_name = "MS", value_parser = value_parser!(u32).range(1..))]
@@ -77,9 +81,24 @@ impl Pace {
             epochs,
             events,
             link: self.link,
-            step: self.step_ms.map(|ms| Duration::from_millis(ms.into())),
-            global_batch_size: self.global_batch_size.unwrap_or(32 * u64::from(nodes.max(1))),
+            round_trip: self.round_trip(),
+            step: self.step(),
+            global_batch_size: self.batch_of(nodes),
         }
+    }
+
+    /// The time of a step, if it is known.
+    pub(crate) fn step(&self) -> Option<Duration> {
+        self.step_ms.map(|ms| Duration::from_millis(ms.into()))
+    }
+
+    pub(crate) fn round_trip(&self) -> Duration {
+        Duration::from_millis(self.round_trip_ms.into())
+    }
+
+    /// The samples of a step on so many nodes.
+    pub(crate) fn batch_of(&self, nodes: u32) -> u64 {
+        self.global_batch_size.unwrap_or(32 * u64::from(nodes.max(1)))
     }
 }
 
@@ -204,8 +223,10 @@ fn summary(report: &Report) -> Vec<(&'static str, String)> {
             ),
         ),
     ];
-    if let Some(hidden) = whole.hidden_share {
-        facts.push(("hidden", percent(hidden)));
+    if let (Some(hidden), Some(exposed)) = (whole.hidden_share, whole.exposed_seconds) {
+        let waits =
+            if exposed > 0.0 { format!("; each epoch waits {}", time(exposed)) } else { String::new() };
+        facts.push(("hidden", format!("{}{waits}", percent(hidden))));
     }
     if report.epochs.iter().any(|epoch| epoch.change.is_some()) {
         facts.push((

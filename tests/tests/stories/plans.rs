@@ -198,6 +198,30 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     {
         assert!(said.contains(way), "{way}: {said}");
     }
+    // A slow link hides less than a fast one, and what is advised as the largest share that hides does hide.
+    let hiding = |link: &str, step_ms: u32| {
+        let command =
+            format!("plan advise --plan {plan} {asked} --nodes 4 --bandwidth {link} --step-ms {step_ms}");
+        let advice = store.json(&command)["advice"].take();
+        let q: f64 = advice["largest_hidden_q"].as_str().expect("a share").parse().expect("a number");
+        (q, advice["constant"]["hidden_share"].as_f64().expect("a number"))
+    };
+    assert_eq!(hiding("10Gbit", 1000), (1.0, 1.0));
+    let (largest, hidden) = hiding("1kbit", 1000);
+    assert!(largest < 1.0 && hidden < 1.0, "{largest} {hidden}");
+    let said = run(
+        &mut store.shardctl(&format!("plan advise --plan {plan} {asked} --link 10Gbit/s --step-ms 1000"))
+    );
+    assert!(
+        said.contains("every exchange hides behind training") && said.contains("that hides: --q 1"),
+        "{said}"
+    );
+    assert!(
+        store
+            .refused(&format!("plan advise sorted {asked} --global-batch-size 0"))
+            .0
+            .contains("at least 1 sample")
+    );
     let few = store.json(&format!("plan advise --plan {plan} {asked} --virtual-ranks 1"));
     assert_eq!(few["advice"]["constant"]["q"], "0", "one virtual rank reads all partitions");
     assert!(store.refused("plan advise sorted --epochs 0").0.contains("outside 1 to"));

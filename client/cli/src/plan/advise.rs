@@ -16,6 +16,7 @@ use crate::human::{count, duration, percent, plural};
 use crate::output;
 use crate::partition::{MICRO_BATCH, SelectionArg, make_plan, origins};
 use crate::recommend_q::{Advice, Choice, Question, advise, mean_skew};
+use crate::simulate::Pace;
 use crate::simulate_plan::LinkRate;
 use crate::table::{Table, facts};
 
@@ -55,9 +56,8 @@ pub(super) struct Advise {
     #[arg(long)]
     nodes: Option<u32>,
 
-    /// Bandwidth of a node, in each direction
-    #[arg(long, value_name = "RATE", default_value = "10Gbit/s")]
-    link: LinkRate,
+    #[command(flatten)]
+    pace: Pace,
 }
 
 impl Advise {
@@ -70,14 +70,22 @@ impl Advise {
         let document = plan.document();
         let virtual_ranks = self.virtual_ranks.unwrap_or(document.partitions);
         plan.check_ranks(1, virtual_ranks).map_err(|error| Failure::usage(error.to_string()))?;
+        let nodes = self.nodes.unwrap_or(document.partitions);
         let advice = advise(&Question {
             spread: origins.spread(&plan, virtual_ranks, MICRO_BATCH),
             selection: document.selection,
             epochs: self.epochs,
             skew: self.skew,
             row_bytes: manifest.totals().row_bytes,
-            nodes: self.nodes.unwrap_or(document.partitions),
-            link: self.link,
+            nodes,
+            link: self.pace.link,
+            round_trip: self.pace.round_trip(),
+            chunks: document.chunks,
+            steps: match self.pace.batch_of(nodes) {
+                0 => 0,
+                batch => plan.sample_count().div_ceil(batch),
+            },
+            step: self.pace.step(),
         });
         let advice = advice.map_err(Failure::wrong)?;
         let assumptions = assumptions(&plan, &advice, self.nodes);
@@ -94,7 +102,7 @@ impl Advise {
             }
             false => {
                 let shards = manifest.totals().shards;
-                output::print(&describe(&plan, &advice, &assumptions));
+                output::print(&describe(&plan, &advice, &assumptions, self.pace.link));
                 output::print(&ways_without_exchange(&plan, &advice, most_virtual_ranks, shards));
             }
         }
@@ -148,7 +156,7 @@ fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> 
     vec![kinds, selection, format!("{virtual_ranks} virtual ranks; grains move between {among}")]
 }
 
-fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
+fn describe(plan: &Plan, advice: &Advice, assumptions: &[String], link: LinkRate) -> String {
     let spread = &advice.spread;
     let what = match spread.by {
         OriginsBy::Label => "labels",
@@ -169,7 +177,7 @@ fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
         Table::new(&["--q", "mean skew", "first exchange", "last", "over the run", "longest exchange"]);
     let size = |bytes: u64| ByteSize(bytes).to_string();
     for choice in [Some(&advice.constant), advice.two_parts.as_ref()].into_iter().flatten() {
-        let Choice { q, mean_skew, is_enough, bytes_first, bytes_last, bytes, seconds_at_most } = choice;
+        let Choice { q, mean_skew, is_enough, bytes_first, bytes_last, bytes, seconds_at_most, .. } = choice;
         let enough = if *is_enough { "" } else { ", not enough" };
         let longest = Duration::try_from_secs_f64(*seconds_at_most).unwrap_or(Duration::MAX);
         table.row([
@@ -181,11 +189,39 @@ fn describe(plan: &Plan, advice: &Advice, assumptions: &[String]) -> String {
             duration(longest),
         ]);
     }
+    let hiding = hiding(advice, link);
     let saved = advice.two_parts.as_ref().filter(|two| two.bytes < advice.constant.bytes).map(|two| {
         let part = percent(1.0 - two.bytes as f64 / advice.constant.bytes.max(1) as f64);
         format!("one large exchange and then little moves {part} less: `shardctl partition --q {}`\n", two.q)
     });
-    format!("{}\n{}{}", facts(&lines), table.render(), saved.unwrap_or_default())
+    format!("{}\n{}{}{hiding}", facts(&lines), table.render(), saved.unwrap_or_default())
+}
+
+/// Whether the exchanges hide behind the steps of training, and the largest one that does.
+fn hiding(advice: &Advice, link: LinkRate) -> String {
+    let time = |seconds| duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
+    let steps = plural(advice.steps_per_epoch, "step");
+    let mut lines = String::new();
+    for choice in [Some(&advice.constant), advice.two_parts.as_ref()].into_iter().flatten() {
+        let Choice { q, hiding_step_seconds, hidden_share, exposed_seconds, .. } = choice;
+        let hides = match (hidden_share, exposed_seconds) {
+            (Some(share), Some(exposed)) if *exposed > 0.0 => {
+                format!(
+                    "{} of the largest exchange hides, and training waits {} for it",
+                    percent(*share),
+                    time(*exposed)
+                )
+            }
+            (Some(_), _) => "every exchange hides behind training".to_owned(),
+            _ => "--step-ms shows whether the exchange hides".to_owned(),
+        };
+        let least = time(*hiding_step_seconds);
+        lines += &format!("--q {q} at {link}: {hides}; {steps} of {least} or more hide it\n");
+    }
+    if let Some(largest) = &advice.largest_hidden_q {
+        lines += &format!("the largest share that hides: --q {largest}\n");
+    }
+    lines
 }
 
 /// The ways that move no more than the plan does, each with its price. They matter where a network normalises by the

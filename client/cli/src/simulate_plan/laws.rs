@@ -24,6 +24,7 @@ fn scenario(nodes: u32, epochs: u32, events: &[&str]) -> Scenario {
         epochs,
         events: events.iter().map(|event| event.parse().expect("an event")).collect(),
         link: "8bit/s".parse().expect("a byte in a second"),
+        round_trip: std::time::Duration::ZERO,
         step: None,
         global_batch_size: 32,
     }
@@ -223,12 +224,12 @@ fn what_cannot_be_played_is_refused_in_one_line_with_the_way_out() {
     for text in ["", "join", "join:1", "come:1:1", "join:1:x", "join:1:1:1", "death:-1:1"] {
         assert_eq!(text.parse::<Event>(), Err(ScenarioError::EventSyntax), "{text}");
     }
-    for text in ["", "fast", "10", "10Gbit", "0Gbit/s", "-1GB/s", "4bit/s", "1bit/s"] {
+    for text in ["", "fast", "10", "10GB", "bit", "0Gbit", "0Gbit/s", "-1GB/s", "4bit/s", "1bit/s"] {
         assert_eq!(text.parse::<LinkRate>(), Err(ScenarioError::LinkSyntax), "{text}");
     }
     let rate = |text: &str| text.parse::<LinkRate>().expect("a rate").to_string();
     assert_eq!(
-        ["10Gbit/s", "1.25GB/s", "400Mbit/s", "8bit/s"].map(rate),
+        ["10Gbit/s", "1.25GB/s", "400Mbit", "8bit/s"].map(rate),
         ["10 Gbit/s", "10 Gbit/s", "400 Mbit/s", "8 bit/s"]
     );
     assert_eq!(shape(0, 1).unwrap_err(), ScenarioError::NoSamples);

@@ -10,6 +10,7 @@ use super::cluster::Cluster;
 use super::mixing::fraction;
 use super::traffic::Traffic;
 use super::{Change, LinkRate, Mixing, Scenario};
+use crate::hiding::Hiding;
 
 /// All that was found.
 #[derive(Clone, Debug, Serialize)]
@@ -75,12 +76,14 @@ pub(crate) struct Summary {
     pub peak_node_samples: u64,
     /// The longest time that a node's part of one exchange takes at the full rate of the link.
     pub slowest_exchange_seconds: f64,
-    /// A step of at least this time hides every exchange: an exchange is made while nine tenths of an epoch
-    /// are read.
+    /// A step of at least this time hides every exchange; see [`Hiding`].
     pub hiding_step_seconds: f64,
     /// The least part of an exchange that is hidden, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_share: Option<f64>,
+    /// The most that training waits for an exchange, if the time of a step is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exposed_seconds: Option<f64>,
     /// Partitions that changed their host as nodes came and went.
     pub partitions_moved: u64,
     /// Bytes that this took from other nodes.
@@ -329,13 +332,12 @@ impl<'p> Recorder<'p> {
             node.received_bytes /= u64::from(summary.counted_epochs);
         }
         let steps = plan.sample_count().div_ceil(scenario.global_batch_size);
-        let window = |step: Duration| 0.9 * steps as f64 * step.as_secs_f64();
-        summary.hiding_step_seconds = summary.slowest_exchange_seconds / window(Duration::from_secs(1));
-        summary.hidden_share = scenario.step.map(|step| match summary.slowest_exchange_seconds {
-            0.0 => 1.0,
-            exchange => (window(step) / exchange).min(1.0),
-        });
         let document = plan.document();
+        let slowest = Duration::try_from_secs_f64(summary.slowest_exchange_seconds).unwrap_or(Duration::MAX);
+        let hiding = Hiding::new(slowest, scenario.round_trip, document.chunks, steps);
+        summary.hiding_step_seconds = hiding.hiding_step_s();
+        summary.hidden_share = scenario.step.map(|step| hiding.hidden_share(step));
+        summary.exposed_seconds = scenario.step.map(|step| hiding.exposed_s(step));
         Report {
             plan: plan.id(),
             samples: plan.sample_count(),

@@ -31,6 +31,8 @@ pub(crate) struct Scenario {
     pub events: Vec<Event>,
     /// The bandwidth of a node in a second, in each direction.
     pub link: LinkRate,
+    /// The round-trip time between nodes.
+    pub round_trip: Duration,
     /// How long a step takes, if that is known.
     pub step: Option<Duration>,
     /// Samples in a step.
@@ -59,7 +61,7 @@ pub(crate) enum EventKind {
     Death,
 }
 
-/// Bytes in a second. Written `10Gbit/s` or `1.25GB/s`.
+/// Bytes in a second. Written `10Gbit/s`, `10Gbit` or `1.25GB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LinkRate(ByteSize);
 
@@ -234,11 +236,12 @@ impl FromStr for LinkRate {
 
     fn from_str(text: &str) -> Result<Self, ScenarioError> {
         let syntax = |_| ScenarioError::LinkSyntax;
-        let amount = text.trim().strip_suffix("/s").ok_or(ScenarioError::LinkSyntax)?;
-        let bytes = match amount.strip_suffix("bit") {
-            // 10Gbit is 10 GB over 8; 10Gibit has the binary unit in the same way.
+        let text = text.trim();
+        let per_second = text.strip_suffix("/s");
+        let bytes = match per_second.unwrap_or(text).strip_suffix("bit") {
+            // 10Gbit is 10 GB over 8; 10Gibit has the binary unit in the same way. Bits are those of a second in any case.
             Some(bits) => format!("{bits}B").parse::<ByteSize>().map_err(syntax)?.0 / 8,
-            None => amount.parse::<ByteSize>().map_err(syntax)?.0,
+            None => per_second.ok_or(ScenarioError::LinkSyntax)?.parse::<ByteSize>().map_err(syntax)?.0,
         };
         match bytes {
             0 => Err(ScenarioError::LinkSyntax),
