@@ -35,14 +35,14 @@ def said(command):
     return done.stdout
 
 
-def trained(binaries, ranks, work, observe=lambda step: None):
+def trained(binaries, ranks, work, observe=lambda step: None, places=None):
     """Runs the ranks of one training, given the arguments of each; `observe` sees each step of rank 0 as it ends. Their reports,
-    the steps of each, and the processor and wall seconds of all."""
+    the steps of each, and the processor and wall seconds of all. `places` has words before the command of each rank."""
     with tempfile.TemporaryDirectory(dir=work) as folder:
         folder, running, seconds = Path(folder), [], []
         began = time.monotonic()
         for number, arguments in enumerate(ranks):
-            words = [binaries / "shardtrain", *arguments, "--threads", "1", "--report", folder / f"{number}.json"]
+            words = [*(places[number] if places else []), binaries / "shardtrain", *arguments, "--threads", "1", "--report", folder / f"{number}.json"]
             words += ["--progress", folder / f"{number}.jsonl" if number else "-"]
             with open(folder / f"{number}.log", "w") as log:
                 out = subprocess.PIPE if number == 0 else log
@@ -72,10 +72,11 @@ def trained(binaries, ranks, work, observe=lambda step: None):
 
 
 class Nodes:
-    """Nodes on loopback with a store of their own, for as long as the `with` lasts."""
+    """Nodes with a store of their own, for as long as the `with` lasts: on loopback, or each at its place in a shaped network."""
 
-    def __init__(self, binaries, count, settings=()):
-        self.binaries, self.count, self.settings = binaries, count, [*settings]
+    def __init__(self, binaries, count, settings=(), network=None, first=0):
+        """The places in the network are those from `first` on."""
+        self.binaries, self.count, self.settings, self.network, self.first = binaries, count, [*settings], network, first
         self.running, self.urls = [], []
 
     def __enter__(self):
@@ -90,11 +91,17 @@ class Nodes:
 
     def start(self, number):
         root = Path(self.folder.name)
-        words = [self.binaries / "shardd", "serve", "--id", f"n{number}", "--data", root / f"n{number}"]
-        words += ["--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--log-level", "warn", *self.settings]
+        words, address = [], "127.0.0.1"
+        if self.network is not None:
+            place = self.first + number - 1
+            words, address = self.network.inside(place), self.network.address(place)
+        words += [self.binaries / "shardd", "serve", "--id", f"n{number}", "--data", root / f"n{number}"]
+        words += ["--http", f"{address}:0", "--quic", f"{address}:0", "--log-level", "warn", *self.settings]
+        if self.network is not None:
+            words += ["--allow-insecure-http"]
         words += ["--ready-file", root / f"n{number}.ready"]
         if number > 1:
-            words += ["--join", f"@{root / 'n1/join-token'}"]
+            words += ["--join", self.join_token()]
         log = open(root / f"n{number}.log", "w")
         process = subprocess.Popen([str(word) for word in words], stdout=log, stderr=log, env=ENVIRONMENT)
         log.close()
@@ -105,6 +112,12 @@ class Nodes:
                 raise SystemExit(f"node {number} does not run: {(root / f'n{number}.log').read_text().strip()}")
             time.sleep(0.02)
         self.urls.append(ready.read_text().split(" http ")[1].split(",")[0].split()[0])
+
+    def join_token(self):
+        """Where other machines can reach the first node, each node joins with a token of its own."""
+        if self.network is None:
+            return f"@{Path(self.folder.name) / 'n1/join-token'}"
+        return said([self.binaries / "shardctl", "--server", self.urls[0], "token", "create", "--join"]).strip()
 
     def __exit__(self, *_):
         for process in self.running:

@@ -57,6 +57,12 @@ class Plot:
             self.text(self.at(panel, index, len(names)), self.top + self.height + 16, name, "middle")
         self.text(self.x0(panel) + self.width / 2, self.top + self.height + 34, label, "middle")
 
+    def marks(self, panel, marks, label):
+        """(x, name) below a panel whose x axis is a number."""
+        for x, name in marks:
+            self.text(x, self.top + self.height + 16, name, "middle")
+        self.text(self.x0(panel) + self.width / 2, self.top + self.height + 34, label, "middle")
+
     def level(self, panel, value, colour):
         """A dashed line across a panel."""
         x = self.x0(panel)

@@ -1,6 +1,7 @@
 """Numbers and tables as the page about the paper writes them."""
 
 import statistics
+import textwrap
 
 
 def spread(values):
@@ -24,6 +25,11 @@ def counted_difference(values):
 def table(head, rows, left=1):
     marks = ["---"] * left + ["---:"] * (len(head) - left)
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, marks, *rows]) + "\n"
+
+
+def filled(words):
+    """A paragraph below a table, in lines of the page's width."""
+    return "\n" + textwrap.fill(words, 110, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def q_name(q):
