@@ -261,7 +261,7 @@ pub struct Trained {
     pub samples: u64,
     /// Of these, how many since this process began: fewer than all after a checkpoint.
     pub samples_here: u64,
-    /// Seconds from the first step to the last.
+    /// Seconds from the first step's beginning to the last step's end: the sum of the parts of all steps in [`StepTime`].
     pub train_s: f64,
     /// Of these, seconds waited for data.
     pub wait_s: f64,
@@ -460,7 +460,7 @@ impl Training<'_> {
                 return Ok(Outcome::Paused(steps.state.account.steps));
             }
         }
-        let train_s = steps.started.elapsed().as_secs_f64();
+        let train_s = steps.train_s();
         let (audits, waited) = feed.finish();
         steps.last_checkpoint()?;
         let read = Read { audits, waited, train_s, parameters, trained_parameters, tuned };

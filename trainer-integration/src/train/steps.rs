@@ -82,6 +82,11 @@ impl Steps<'_> {
         self.laps = Laps(self.started);
     }
 
+    /// Seconds from the beginning of the training to the end of the last step: the sum of all laps.
+    pub(super) fn train_s(&self) -> f64 {
+        (self.laps.0 - self.started).as_secs_f64()
+    }
+
     /// Computes the step, and applies its update if the guard takes it.
     fn compute(
         &mut self,
