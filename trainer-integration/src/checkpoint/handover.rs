@@ -301,7 +301,7 @@ mod tests {
             let mut own = State { residuals: vec![unsent.clone()], ..State::default() };
             let ranks = VirtualRanks { count: 2, world: 2 };
             give(&mut collective, &gifts, ranks, 0, &mut own, vec![what]).unwrap_err();
-            assert_eq!(own.residuals, [unsent.clone()]);
+            assert_eq!(own.residuals, std::slice::from_ref(&unsent));
         });
     }
 }
