@@ -3,15 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-use burn::module::{Module, ModuleMapper, Param};
-use burn::nn::loss::CrossEntropyLossConfig;
-use burn::optim::{AdamWConfig, GradientsParams, ModuleOptimizer};
-use burn::tensor::{Device, Distribution, Int, Tensor, TensorData};
+use burn::tensor::{Device, Int, Tensor, TensorData};
+use shardd_benches::figures;
 use shardd_benches::picks;
+use shardd_benches::plain_burn::{Plain, classes, floats};
 use shardd_trainer::collective::threads;
 use shardd_trainer::models::{Gpt, GptSize, Mlp, Norm, Resnet18};
-use shardd_trainer::random::Key;
-use shardd_trainer::{Block, Chain, CrossEntropy, Optimizer, Pass, Trainer};
+use shardd_trainer::{Block, Chain, CrossEntropy, Optimizer, Trainer};
 
 /// As in `shardtrain`: tensors come and go, and fresh pages cost as much as a pass over them.
 #[global_allocator]
@@ -57,17 +55,6 @@ fn main() {
     }
 }
 
-fn floats<const D: usize>(shape: [usize; D]) -> Tensor<D> {
-    let count = shape.iter().product();
-    let values: Vec<f32> =
-        picks(count, 1 << 16).into_iter().map(|pick| pick as f32 / 65_536.0 - 0.5).collect();
-    Tensor::from_data(TensorData::new(values, shape), &Device::flex())
-}
-
-fn classes(count: usize, bound: usize) -> Vec<u32> {
-    picks(count, bound).into_iter().map(|class| class as u32).collect()
-}
-
 fn compare<M>(
     name: &str,
     model: M,
@@ -76,7 +63,7 @@ fn compare<M>(
 ) where
     M: Block<Output = Tensor<2>>,
 {
-    let mut plain = Plain::new(model.clone());
+    let mut plain = Plain::new(model.clone(), RATE);
     let alone = threads::world(1, Duration::from_secs(60)).remove(0);
     let mut trainer = Trainer::new(into_chain(model), CrossEntropy, Box::new(alone))
         .optimizer(Optimizer::adamw(0.01))
@@ -94,6 +81,7 @@ fn compare<M>(
         trainer.step(RATE, |_| micro_batch.take()).expect("nobody else");
         let engine_s = began.elapsed().as_secs_f64();
         if round >= 2 {
+            figures::report(&format!("engine/{name}"), engine_s, plain_s);
             of_plain.push(plain_s);
             of_engine.push(engine_s);
         }
@@ -105,44 +93,4 @@ fn compare<M>(
 fn median(mut seconds: Vec<f64>) -> f64 {
     seconds.sort_by(f64::total_cmp);
     seconds[seconds.len() / 2]
-}
-
-/// Matrices that begin by their block's initialisation are made as zeros, which the engine fills. So does this: a GELU of zeros takes no time.
-struct Begin;
-
-impl ModuleMapper for Begin {
-    fn map_float<const D: usize>(&mut self, parameter: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let is_zero = |tensor: &Tensor<D>| tensor.clone().abs().max().into_scalar::<f32>() == 0.0;
-        parameter.map(|tensor| {
-            if D == 1 || !is_zero(&tensor) {
-                return tensor;
-            }
-            tensor.random_like(Distribution::Uniform(-0.035, 0.035))
-        })
-    }
-}
-
-/// The loop of burn's own book.
-struct Plain<M: Module> {
-    model: Option<M>,
-    optimizer: ModuleOptimizer,
-}
-
-impl<M: Block<Output = Tensor<2>>> Plain<M> {
-    fn new(model: M) -> Plain<M> {
-        let optimizer = AdamWConfig::new().with_weight_decay(0.01).init();
-        Plain { model: Some(model.map(&mut Begin).valid().train()), optimizer }
-    }
-
-    fn step(&mut self, input: M::Input, labels: &[u32]) {
-        let model = self.model.take().expect("put back after every step");
-        let logits = model.forward(input, &mut Pass::training(Key::new(0)));
-        let labels: Vec<i64> = labels.iter().map(|&label| label.into()).collect();
-        let labels = Tensor::<1, Int>::from_data(&labels[..], &logits.device());
-        let loss = CrossEntropyLossConfig::new().init(&logits.device()).forward(logits, labels);
-        let gradients = GradientsParams::from_grads(loss.backward(), &model);
-        // The progress of a loop.
-        std::hint::black_box(loss.into_scalar::<f32>());
-        self.model = Some(self.optimizer.step(f64::from(RATE), model, gradients));
-    }
 }

@@ -19,6 +19,7 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::Compression;
 use parquet::file::properties::WriterProperties;
 use shardd_benches::child::{self, Usage};
+use shardd_benches::figures;
 use tempfile::TempDir;
 
 /// Rows are written to Parquet in row groups of about this size.
@@ -144,6 +145,9 @@ impl Bench {
                 plain.push(self.plain(&path)?);
                 one.push(self.ingest(&path, 1, rows)?);
                 two.push(self.ingest(&path, 2, rows)?);
+                if let (Some(plain), Some(two)) = (plain.last(), two.last()) {
+                    figures::report(&format!("ingest/{}", input.name), two.seconds, plain.seconds);
+                }
             }
             let peak = two.iter().map(|used| used.peak_bytes).max().unwrap_or(0);
             let cpu = |runs: &[Usage]| best(runs.iter().map(|used| used.cpu_seconds));

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use burn::data::dataloader::DataLoader;
 use burn::tensor::{Device, Tensor};
+use shardd_benches::figures;
 use shardd_benches::turns::median;
 use shardd_client::loader::{LoaderConfig, LoaderSource};
 use shardd_plan::{PlanDocument, PlanOptions, Shape};
@@ -79,7 +80,9 @@ fn compare<Input: TensorTree + Clone>(
         loader.iter().map(read).for_each(&mut step);
         if round > 0 {
             of_memory.push(memory_s);
-            of_loader.push(began.elapsed().as_secs_f64());
+            let loader_s = began.elapsed().as_secs_f64();
+            figures::report(&format!("loading/{name}"), loader_s, memory_s);
+            of_loader.push(loader_s);
         }
     }
     let (memory_s, loader_s) = (median(of_memory), median(of_loader));

@@ -9,6 +9,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use burn::tensor::{Device, Tensor};
+use shardd_benches::figures;
 use shardd_benches::link::{self, LinkSpeed, Links, Shaped, Usage};
 use shardd_benches::picks;
 use shardd_benches::stepper::Stepper;
@@ -106,6 +107,7 @@ fn measure(
     links.set(Some(LinkSpeed { bytes_per_s: travels as f64 / (compute / 2.0), latency: Duration::ZERO }));
     let [alone, one, ten] = take(world(), world(), ROUNDS)[..] else { unreachable!("three ways") };
     let of_compute = |seconds: f64| seconds / alone.seconds;
+    figures::report(&format!("overlap/{name}"), ten.seconds, alone.seconds);
     println!(
         "{name:<38} {:>6.1} ms {:>9.3} {:>9.3} {:>9.3} {:>9.3} {:>8.0}%",
         alone.seconds * 1e3,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, FixedSizeListArray, Int64Array, RecordBatch, UInt8Array};
 use arrow::datatypes::{DataType, Field, Schema};
-use shardd_benches::{noise, picks, seconds};
+use shardd_benches::{figures, noise, picks, seconds};
 use shardd_plan::{Epoch, Permutation, Plan, PlanDocument, PlanOptions, Shape, SlotTable};
 use shardfmt::grain::{self, Grain};
 use shardfmt::{GrainKey, GrainTree, RowCodec, RowDigest, ShardId, VersionId};
@@ -44,6 +44,8 @@ impl Table {
         let rate = bytes as f64 / seconds / 1e9;
         if self.memcpy == 0.0 {
             self.memcpy = rate;
+        } else {
+            figures::report(&format!("ratios/{what}"), rate, self.memcpy);
         }
         println!("{what:<44} {:>12} {rate:>12.2} {:>10.2}", readable(seconds), rate / self.memcpy);
     }

@@ -7,6 +7,7 @@
 use std::sync::Barrier;
 use std::time::Duration;
 
+use shardd_benches::figures;
 use shardd_benches::link::{self, LinkSpeed, Links, Usage};
 use shardd_benches::stepper::Stepper;
 use shardd_benches::timed::TimedModel;
@@ -82,6 +83,7 @@ fn measure(time: Duration) {
     let compute = alone[0].seconds;
     let steps = f64::from(STEPS);
     for ((zero, alone), together) in Zero::ALL.into_iter().zip(alone).zip(together) {
+        figures::report(&format!("zero/{zero}, {} ms", time.as_millis()), together.seconds, compute);
         println!(
             "{:<14} {zero:>6} {:>6.1} ms {:>7.3} {:>9.3} {:>9.3} {:>9.3} {:>8.0}%",
             format!("{} ms", time.as_millis()),

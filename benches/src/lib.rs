@@ -4,10 +4,16 @@
 //! run, as ratios; the first figure of a bench is the divisor.
 
 pub mod child;
+pub mod exchange;
+pub mod figures;
 pub mod link;
+pub mod pairs;
+pub mod plain_burn;
 pub mod stepper;
 pub mod timed;
+pub mod together;
 pub mod turns;
+pub mod versions;
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};

@@ -7,15 +7,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use shardd_api::exchange::{ExchangeRate, ExchangeSettings};
+use shardd_benches::exchange::data::{self, Set};
+use shardd_benches::exchange::node::Node;
 use shardd_engine::peers::{FetchMode, FetchRequest, Peers};
 use shardfmt::GrainKey;
 use tokio::net::UdpSocket;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-
-use super::data::{self, Set};
-use super::node::Node;
 
 /// Bytes of a sample, which is a grain.
 const SAMPLE: usize = 150_000;

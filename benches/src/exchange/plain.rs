@@ -15,8 +15,8 @@ use shardd_certificates::{
     CA_CERTIFICATE, NODE_CERTIFICATE, NODE_KEY, certificate_name, read_certificate, read_key,
 };
 
+use super::command;
 use super::data::{self, Set};
-use super::told;
 
 /// As the transport of nodes has it.
 const LARGEST_DATAGRAM: u16 = 6500;
@@ -25,10 +25,10 @@ const STREAM_WINDOW: u32 = 8 << 20;
 const CONNECTION_WINDOW: u32 = 32 << 20;
 
 /// The process's part: its address, the other's, `ready`, `go`, and then bytes received and seconds of processors.
-pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
+pub(super) async fn play(home: &Path, number: usize) -> Result<()> {
     let endpoint = endpoint(&home.join(format!("tls{number}")))?;
     println!("{}", endpoint.local_addr()?);
-    let other: SocketAddr = told()?.parse()?;
+    let other: SocketAddr = command()?.parse()?;
     let connecting = endpoint.connect(other, &certificate_name(&data::name(1 - number)))?;
     let accepting = async { anyhow::Ok(endpoint.accept().await.context("the endpoint lives")?.await?) };
     let (out, into) = tokio::try_join!(async { anyhow::Ok(connecting.await?) }, accepting)?;
@@ -46,7 +46,7 @@ pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
     file.sync_all()?;
     println!("ready");
 
-    told()?;
+    command()?;
     let cpu_before = data::cpu_seconds();
     let sending = tokio::spawn(send(out.clone(), File::open(&source)?, grain, each * chunks));
     let target = File::create(home.join(format!("taken{number}")))?;
@@ -56,7 +56,7 @@ pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
     let received = receiving.await??;
     println!("{received} {}", data::cpu_seconds() - cpu_before);
 
-    told()?;
+    command()?;
     endpoint.close(0_u32.into(), b"done");
     Ok(())
 }

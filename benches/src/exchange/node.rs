@@ -22,18 +22,23 @@ use shardfmt::{GrainKey, Manifest};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{data, told};
+use super::{command, data};
 
 /// How often a node looks whether something has happened.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// One of two nodes, each of which hosts a partition for a rank of its own.
-pub(crate) struct Node {
-    pub(crate) number: usize,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) transport: Arc<Transport>,
-    pub(crate) plan: Plan,
-    pub(crate) run: RunId,
+pub struct Node {
+    /// Which of the two it is.
+    pub number: usize,
+    /// What decides.
+    pub engine: Arc<Engine>,
+    /// Its sockets.
+    pub transport: Arc<Transport>,
+    /// The plan that both serve.
+    pub plan: Plan,
+    /// The run over it.
+    pub run: RunId,
     manifest: Arc<Manifest>,
     hosted: Partition,
     stop: CancellationToken,
@@ -42,7 +47,10 @@ pub(crate) struct Node {
 
 impl Node {
     /// The node's address.
-    pub(crate) fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
+    ///
+    /// # Errors
+    /// When `home` has no identity for the node, or the port is taken.
+    pub fn bind(home: &Path, number: usize) -> Result<Arc<Transport>> {
         let identity = match Identity::open(&home.join(format!("tls{number}")))? {
             ClusterRole::Issued(identity) => identity,
             _ => bail!("the identity is not one that was issued"),
@@ -51,7 +59,10 @@ impl Node {
     }
 
     /// Starts the node; the other one is found at `other`. Returns once both are there and their caches full.
-    pub(crate) async fn start(
+    ///
+    /// # Errors
+    /// When the store, the metadata or the other node cannot be reached.
+    pub async fn start(
         home: &Path,
         number: usize,
         transport: Arc<Transport>,
@@ -98,8 +109,11 @@ impl Node {
         Ok(node)
     }
 
-    /// The node's rank has come so far.
-    pub(crate) async fn report(&self, epoch: u32, position: u64) -> Result<()> {
+    /// Reports the position of the node's rank.
+    ///
+    /// # Errors
+    /// When the run is gone.
+    pub async fn report(&self, epoch: u32, position: u64) -> Result<()> {
         let request = LocateRequest {
             rank: self.number as u32,
             world: 2,
@@ -116,7 +130,7 @@ impl Node {
     }
 
     /// The grains that it hosts in epoch 0.
-    pub(crate) fn keys(&self) -> Vec<GrainKey> {
+    pub fn keys(&self) -> Vec<GrainKey> {
         let table = SlotTable::at(&self.plan, Epoch(0));
         let key = |grain| {
             let place = self.plan.locate_grain(grain);
@@ -127,12 +141,16 @@ impl Node {
     }
 
     /// The counts of the exchange after epoch 0.
-    pub(crate) fn exchanged(&self) -> EpochExchange {
+    pub fn exchanged(&self) -> EpochExchange {
         let exchange = self.engine.status().counters.exchange;
         exchange.iter().find(|count| count.epoch == 0).map(|count| count.counts).unwrap_or_default()
     }
 
-    pub(crate) async fn end(self) -> Result<()> {
+    /// Stops it.
+    ///
+    /// # Errors
+    /// When one of its tasks panicked.
+    pub async fn end(self) -> Result<()> {
         self.stop.cancel();
         for task in self.tasks {
             task.await?;
@@ -142,15 +160,15 @@ impl Node {
     }
 }
 
-/// The node's part as a process: its address, the other's, `ready`, `go`, and then bytes received and seconds of processors.
-pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
+/// Plays the node's part as a process: its address, the other's, `ready`, `go`, and then bytes received and seconds of processors.
+pub(super) async fn play(home: &Path, number: usize) -> Result<()> {
     let transport = Node::bind(home, number)?;
     println!("{}", transport.address());
-    let node = Node::start(home, number, transport, told()?.parse()?).await?;
+    let node = Node::start(home, number, transport, command()?.parse()?).await?;
     node.engine.set_exchange(ExchangeSettings { rate: ExchangeRate::Unlimited, paused: false });
     println!("ready");
 
-    told()?;
+    command()?;
     let cpu_before = data::cpu_seconds();
     node.report(0, node.plan.sample_count()).await?;
     let chunks = 0..node.plan.document().chunks;
@@ -162,7 +180,7 @@ pub(crate) async fn play(home: &Path, number: usize) -> Result<()> {
     ensure!(counts.unsent_grains == 0, "{counts:?}");
     println!("{} {}", counts.received_bytes, data::cpu_seconds() - cpu_before);
 
-    told()?;
+    command()?;
     node.end().await
 }
 

@@ -18,18 +18,21 @@ const SHARD: u64 = 16 << 20;
 
 /// A data set whose every grain moves, and half of them to the other node.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct Set {
+pub struct Set {
     /// Bytes of a grain, without its proof.
-    pub(crate) grain_bytes: usize,
+    pub grain_bytes: usize,
     /// Grains that go each way in a chunk...
-    pub(crate) chunk_grains: u64,
+    pub chunk_grains: u64,
     /// ...of this number.
-    pub(crate) chunks: u32,
+    pub chunks: u32,
 }
 
 impl Set {
     /// Makes it in `home`, with a store, a plan, an authority and what two nodes need of it.
-    pub(crate) fn make(home: &Path, sample: usize, bytes: u64) -> Result<Set> {
+    ///
+    /// # Errors
+    /// When there is no room on the disk.
+    pub fn make(home: &Path, sample: usize, bytes: u64) -> Result<Set> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let authority = home.join("ca");
         shardd_certificates::private_directory(&authority)?;
@@ -71,18 +74,24 @@ impl Set {
     }
 
     /// The data made in `home`.
-    pub(crate) fn read(home: &Path) -> Result<Set> {
+    ///
+    /// # Errors
+    /// When nothing was made there.
+    pub fn read(home: &Path) -> Result<Set> {
         Ok(serde_json::from_slice(&std::fs::read(home.join("set"))?)?)
     }
 }
 
 /// The name of a node.
-pub(crate) fn name(number: usize) -> NodeId {
+///
+/// # Panics
+/// Never for the numbers 0 and 1.
+pub fn name(number: usize) -> NodeId {
     format!("n{number}").parse().expect("a good name")
 }
 
 /// Processor time of this process so far, in seconds: ticks of user and system time, hundredths on Linux.
-pub(crate) fn cpu_seconds() -> f64 {
+pub fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let ticks = |index: usize| stat.rsplit(')').next()?.split_whitespace().nth(index)?.parse::<u64>().ok();
     (ticks(11).unwrap_or(0) + ticks(12).unwrap_or(0)) as f64 / 100.0
