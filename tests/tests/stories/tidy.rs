@@ -10,6 +10,7 @@ mod modules;
 mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -532,16 +533,61 @@ fn strings_and_comments_are_in_plain_english() {
 
 #[test]
 fn the_page_about_the_paper_says_what_was_measured() {
-    let python = std::env::var_os("SHARDD_PYTHON").unwrap_or_else(|| "python3".into());
-    let mut report = Command::new(python);
-    report.arg("-B").arg(root().join("benches/paper/report")).arg("--check");
-    let Ok(said) = report.output() else {
-        println!("skipped: there is no Python");
+    let report = root().join("benches/paper/report");
+    let Some((status, lines)) = python(&[report.as_ref(), "--check".as_ref()]) else { return };
+    none("benches/paper/report changes nothing", lines.lines().map(String::from));
+    assert!(status, "the page could be made");
+}
+
+#[test]
+fn the_page_about_performance_says_what_was_measured() {
+    let run = root().join("benches/run");
+    let Some((status, lines)) = python(&[run.as_ref(), "--page".as_ref(), "--dry-run".as_ref()]) else {
         return;
     };
-    let lines = [said.stdout, said.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
-    assert!(said.status.success() || !lines.is_empty(), "it says why it fails");
-    none("benches/paper/report changes nothing", lines.lines().map(String::from));
+    none("benches/run --page changes nothing", lines.lines().map(String::from));
+    assert!(status, "the page could be made");
+}
+
+#[test]
+fn the_guard_of_benches_finds_what_is_slower() {
+    let tests = root().join("benches/guard/tests.py");
+    let Some((status, lines)) = python(&[tests.as_ref()]) else { return };
+    assert!(status, "{lines}");
+}
+
+#[test]
+fn the_figures_of_benches_keep_their_schema() {
+    let Some(_) = shardd_tests::python() else { return };
+    let check = "import json, sys, jsonschema_rs\n\
+        schema, figures = (json.load(open(path)) for path in sys.argv[1:])\n\
+        check = jsonschema_rs.validator_for(schema)\n\
+        check.validate(figures)\n\
+        def refused(change):\n    \
+            other = json.loads(json.dumps(figures))\n    \
+            change(other)\n    \
+            return not check.is_valid(other)\n\
+        assert refused(lambda it: it['machine'].pop('cpu')), 'a machine without a processor'\n\
+        assert refused(lambda it: it['benchmarks'][0].update(better='faster')), 'an unknown direction'\n\
+        assert refused(lambda it: it['benchmarks'][0].update(samples=[])), 'a median of nothing'\n\
+        assert refused(lambda it: it['benchmarks'][0]['samples'][0].update(yardstick=0)), 'no yardstick'\n\
+        assert refused(lambda it: it.update(more=1)), 'an unknown key'";
+    let files = ["benches/schema.json", "benches/results/quick.json"].map(|file| root().join(file));
+    let [schema, figures] = &files;
+    let given: [&OsStr; 4] = ["-c".as_ref(), check.as_ref(), schema.as_ref(), figures.as_ref()];
+    let (status, lines) = python(&given).expect("a Python is there");
+    assert!(status, "{lines}");
+}
+
+/// Runs Python with these arguments: whether it succeeded, and its output. Nothing where there is no Python.
+fn python(given: &[&OsStr]) -> Option<(bool, String)> {
+    let python = std::env::var_os("SHARDD_PYTHON").unwrap_or_else(|| "python3".into());
+    let Ok(done) = Command::new(python).arg("-B").args(given).output() else {
+        println!("skipped: there is no Python");
+        return None;
+    };
+    let lines = [done.stdout, done.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    Some((done.status.success(), lines))
 }
 
 /// The folder of the package that a file belongs to; empty for none.

@@ -82,7 +82,7 @@ pub(crate) fn cache_open(pairs: &Pairs) -> Result<Pair> {
     const GRAINS: u32 = 50_000;
     let dir = tempfile::tempdir()?;
     filled(&dir, GRAINS, &[7; 8])?.close()?;
-    let (index, copy) = (fs::read(dir.path().join("clean"))?, dir.path().with_extension("copy"));
+    let (index, copy) = (fs::read(dir.path().join("index"))?, dir.path().with_extension("copy"));
     fs::write(&copy, index)?;
     let opened = || {
         let cache = open(&dir).expect("our cache");

@@ -1,0 +1,144 @@
+"""Builds `shardd-bench`, of this tree and of other revisions, and runs it."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = "shardd-bench"
+# Seconds for one benchmark and its preparation, on a machine that is busy with other work.
+LIMIT_S = 300
+MEMORY_DISK = Path("/dev/shm")
+NEEDED_MEMORY = 1 << 30
+
+
+class CannotRun(Exception):
+    """The comparison could not be made; the text says why, and the way out."""
+
+
+def target():
+    return Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+
+
+def git(*arguments):
+    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise CannotRun(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def build(tree, into, locked=True):
+    """Builds the program of a source tree; the path of a copy, which later builds leave alone."""
+    command = ["cargo", "build", "--release", "-p", "shardd-benches", "--bin", PROGRAM]
+    command += ["--locked"] if locked else []
+    environment = {"RUST_MIN_STACK": "16777216", **os.environ, "CARGO_TARGET_DIR": str(target())}
+    if subprocess.run(command, cwd=tree, env=environment).returncode:
+        raise CannotRun(f"{' '.join(command)} failed in {tree}")
+    into.mkdir(parents=True, exist_ok=True)
+    copy = into / PROGRAM
+    fresh = copy.with_suffix(".new")
+    shutil.copy2(target() / "release" / PROGRAM, fresh)
+    source = subprocess.run([fresh, "--source"], capture_output=True, text=True).stdout.strip()
+    if Path(source).resolve() != (Path(tree) / "benches").resolve():
+        fresh.unlink()
+        raise CannotRun(f"another build replaced {target() / 'release' / PROGRAM} (it is of {source}): run this again")
+    fresh.replace(copy)
+    return copy
+
+
+def own():
+    """The program of this tree."""
+    return build(ROOT, target() / "guard" / "own")
+
+
+def of_base(base):
+    """The program of a revision, or in a directory that has one already."""
+    if Path(base).is_dir():
+        program = Path(base) / PROGRAM
+        if not program.is_file():
+            raise CannotRun(f"{base} has no {PROGRAM}: give a git revision, or a directory with a built {PROGRAM}")
+        return program.resolve()
+    commit = git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}")
+    home = target() / "guard" / f"{commit[:16]}-{benches_digest()[:16]}"
+    if (home / PROGRAM).is_file():
+        return home / PROGRAM
+    tree = home / "tree"
+    shutil.rmtree(tree, ignore_errors=True)
+    extract(commit, tree)
+    # The product is the revision's, the benches are this tree's: a benchmark that changed is no change of the product.
+    shutil.rmtree(tree / "benches", ignore_errors=True)
+    shutil.copytree(ROOT / "benches", tree / "benches", ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        # The lock file is the revision's, and these benches may depend on other crates of the workspace.
+        return build(tree, home, locked=False)
+    except CannotRun as error:
+        raise CannotRun(f"{error}: the benches of this tree do not build with {base}") from error
+
+
+def extract(commit, tree):
+    tree.mkdir(parents=True)
+    with tempfile.TemporaryFile() as archive:
+        if subprocess.run(["git", "archive", "--format=tar", commit], cwd=ROOT, stdout=archive).returncode:
+            raise CannotRun(f"git archive {commit} failed")
+        archive.seek(0)
+        with tarfile.open(fileobj=archive) as files:
+            files.extractall(tree, filter="data")
+
+
+def benches_digest():
+    """Of what the program is built from, in this tree."""
+    digest = hashlib.sha256()
+    benches = ROOT / "benches"
+    for path in sorted([*benches.glob("src/**/*.rs"), benches / "Cargo.toml"]):
+        digest.update(f"{path.relative_to(benches)}\n".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+def environment(slow=None, figures=None):
+    """Of a measurement: temporary files in memory where there is room, so that a disk is not what differs."""
+    variables = {name: value for name, value in os.environ.items() if name not in ("SHARDD_BENCH_SLOW", "SHARDD_BENCH_FIGURES")}
+    if "TMPDIR" not in os.environ and os.access(MEMORY_DISK, os.W_OK) and shutil.disk_usage(MEMORY_DISK).free > NEEDED_MEMORY:
+        variables["TMPDIR"] = str(MEMORY_DISK)
+    if slow:
+        variables["SHARDD_BENCH_SLOW"] = slow
+    if figures:
+        variables["SHARDD_BENCH_FIGURES"] = str(figures)
+    return variables
+
+
+def sample(program, benchmark, budget_ms, slow=None):
+    """One repetition: a process of its own, as memory and addresses differ from one process to the next."""
+    command = [program, benchmark.name, "--budget", str(budget_ms)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(slow), timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CannotRun(f"{benchmark.name} took more than {LIMIT_S} s") from error
+    except OSError as error:
+        raise CannotRun(f"{program}: {error}") from error
+    if done.returncode:
+        raise CannotRun(f"{program} {benchmark.name} failed: {done.stderr.strip()[-2000:]}")
+    return read_line(done.stdout)
+
+
+def read_line(line):
+    found = json.loads(line)
+    return {"ours": found["ours"], "yardstick": found["yardstick"], "ratio": found["ours"] / found["yardstick"]}
+
+
+def of_bench(bench):
+    """The samples of a bench that takes minutes, by name."""
+    with tempfile.TemporaryDirectory() as home:
+        figures = Path(home) / "figures.jsonl"
+        command = ["cargo", "bench", "--locked", "-p", "shardd-benches", "--bench", bench.target, "--", *bench.arguments]
+        variables = {"RUST_MIN_STACK": "16777216", **environment(figures=figures)}
+        if subprocess.run(command, cwd=ROOT, env=variables, stdout=2).returncode:
+            raise CannotRun(f"{' '.join(command)} failed")
+        found = {}
+        for line in figures.read_text().splitlines():
+            found.setdefault(json.loads(line)["name"], []).append(read_line(line))
+        return found
