@@ -81,7 +81,7 @@ mod tests {
         // A step ends only if both are in it.
         let met = Arc::new(Barrier::new(2));
         let rank = |met: Arc<Barrier>| {
-            move || -> Vec<Way> { vec![Box::new(|| {}), Box::new(move || drop(met.wait()))] }
+            move || -> Vec<Way> { vec![Box::new(|| {}), Box::new(move || _ = met.wait())] }
         };
         let together = Together::start([rank(Arc::clone(&met)), rank(met)]);
         together.step(1);

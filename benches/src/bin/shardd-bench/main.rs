@@ -17,8 +17,11 @@ use shardd_benches::pairs::{Pair, Pairs, SLOW};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// Measures one benchmark.
+type Run = fn(&Pairs) -> Result<Pair>;
+
 /// The benchmarks by name. `benches/guard/registry.py` says what each measures beside what.
-const BENCHMARKS: [(&str, fn(&Pairs) -> Result<Pair>); 18] = [
+const BENCHMARKS: [(&str, Run); 18] = [
     ("gather/784", |pairs| data::gather(pairs, 784)),
     ("gather/3072", |pairs| data::gather(pairs, 3072)),
     ("verify/784", data::verify),
