@@ -180,9 +180,10 @@ impl Target {
         let failed =
             |error: &(dyn std::error::Error + 'static)| PyRuntimeError::new_err(errors::message(error));
         let resources = Resources::threads(thread::available_parallelism().map_or(1, usize::from));
-        let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
         let read =
             Ingest::read(source, config, &[], &resources, &NoProgress).map_err(|error| failed(&error))?;
+        // Of rows that cannot be kept, nothing is made.
+        let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
         let written = read
             .write(config.shard_size, &CatalogStore(&catalog), &NoProgress)
             .map_err(|error| failed(&error))?;

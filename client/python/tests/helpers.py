@@ -5,8 +5,10 @@ import os
 import subprocess
 import tempfile
 import traceback
+from pathlib import Path
 
 import numpy as np
+import pytest
 
 import shardd
 
@@ -48,6 +50,14 @@ def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None =
     if check and done.returncode != 0:
         raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+def ingest(store: Path | str, name: str, path: Path | str, *flags: str) -> None:
+    """Makes a dataset of a file with `shardctl`, whose directory is in SHARDD_BIN. Without it, the test is skipped."""
+    binaries = os.environ.get("SHARDD_BIN")
+    if not binaries:
+        pytest.skip("SHARDD_BIN, the directory of shardctl, is not set")
+    run([os.path.join(binaries, "shardctl"), "--store", str(store), "ingest", str(path), "--name", name, *flags])
 
 
 def in_ranks(function, world: int, *arguments, timeout: float = 150) -> list:

@@ -10,7 +10,8 @@ import scipy.sparse
 import torch
 
 import shardd
-from shardd import _device, _native
+from shardd import _device
+from helpers import ingest
 
 ROWS, FEATURES = 300, 1000
 
@@ -41,12 +42,12 @@ def reference(text: list[str]) -> tuple[np.ndarray, scipy.sparse.csr_array]:
 def store(tmp_path_factory) -> str:
     folder = tmp_path_factory.mktemp("sparse")
     (folder / "rows.libsvm").write_text("\n".join(lines()))
-    ingest(folder / "store", folder / "rows.libsvm")
+    ingest_in_order(folder / "store", folder / "rows.libsvm")
     return str(folder / "store")
 
 
-def ingest(store, path) -> None:
-    _native.ingest(_native.Store(str(store)), "rows", [str(path)], mix="sequential", shard_size="4KiB")
+def ingest_in_order(store, path) -> None:
+    ingest(store, "rows", path, "--mix", "sequential", "--shard-size", "4KiB")
 
 
 def opened(store, **how) -> shardd.StreamingDataset:
@@ -133,7 +134,7 @@ def test_pairs_of_parquet_have_indices_of_64_bits_and_perhaps_nulls(tmp_path, la
     rows = [None if row is None else [{"index": index, "value": value} for index, value in row] for row in rows]
     column = pyarrow.array(rows, (pyarrow.large_list if large else pyarrow.list_)(pair))
     pyarrow.parquet.write_table(pyarrow.table({"x": column}), tmp_path / "rows.parquet")
-    ingest(tmp_path / "store", tmp_path / "rows.parquet")
+    ingest_in_order(tmp_path / "store", tmp_path / "rows.parquet")
     sparse = next(iter(opened(tmp_path / "store", format="numpy")))["x"]
     assert (sparse.indptr.dtype, sparse.indices.dtype, sparse.data.dtype) == (np.int64, np.int64, np.float64)
     got = [None if row is None else list(zip(*map(np.ndarray.tolist, row))) for row in sparse]

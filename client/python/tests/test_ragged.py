@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import shardd
-from shardd import _device, _native
+from shardd import _device
+from helpers import ingest
 from test_device import Watched
 
 COUNT = 60
@@ -38,7 +39,7 @@ def store(request, tmp_path_factory) -> str:
         ]
     )
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema), folder / "rows.parquet")
-    _native.ingest(_native.Store(str(folder / "store")), "rows", [str(folder / "rows.parquet")])
+    ingest(folder / "store", "rows", folder / "rows.parquet")
     return str(folder / "store")
 
 

@@ -5,8 +5,7 @@ import pyarrow.parquet
 import pytest
 
 import shardd
-from shardd import _native
-from helpers import PLAN, loader, picture
+from helpers import PLAN, ingest, loader, picture
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +37,7 @@ def test_tensorflow_gets_images_as_they_were_asked_for(store, tf):
 def test_tensorflow_gets_text_bytes_and_lists(tmp_path, tf):
     rows = [{"text": f"row {number}", "bytes": bytes([number]), "list": list(range(number % 5))} for number in range(40)]
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "rows.parquet")
-    _native.ingest(_native.Store(str(tmp_path / "store")), "mixed", [str(tmp_path / "rows.parquet")])
+    ingest(tmp_path / "store", "mixed", tmp_path / "rows.parquet")
     own = shardd.DataLoader(shardd.StreamingDataset(str(tmp_path / "store")), 8)
     seen = []
     for batch in shardd.as_tf_dataset(own):
