@@ -1,5 +1,6 @@
 """Builds `shardd-bench`, of this tree and of other revisions, and runs it."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -32,28 +33,28 @@ def git(*arguments):
     return done.stdout.strip()
 
 
-def build(tree, into, locked=True):
-    """Builds the program of a source tree; the path of a copy, which later builds leave alone."""
+def build(tree, into, artifacts, locked=True):
+    """Builds the program of a source tree in a target directory; the path of a copy, which later builds leave alone."""
     command = ["cargo", "build", "--release", "-p", "shardd-benches", "--bin", PROGRAM]
     command += ["--locked"] if locked else []
-    environment = {"RUST_MIN_STACK": "16777216", **os.environ, "CARGO_TARGET_DIR": str(target())}
+    environment = {"RUST_MIN_STACK": "16777216", **os.environ, "CARGO_TARGET_DIR": str(artifacts)}
     if subprocess.run(command, cwd=tree, env=environment).returncode:
         raise CannotRun(f"{' '.join(command)} failed in {tree}")
     into.mkdir(parents=True, exist_ok=True)
     copy = into / PROGRAM
     fresh = copy.with_suffix(".new")
-    shutil.copy2(target() / "release" / PROGRAM, fresh)
+    shutil.copy2(artifacts / "release" / PROGRAM, fresh)
     source = subprocess.run([fresh, "--source"], capture_output=True, text=True).stdout.strip()
     if Path(source).resolve() != (Path(tree) / "benches").resolve():
         fresh.unlink()
-        raise CannotRun(f"another build replaced {target() / 'release' / PROGRAM} (it is of {source}): run this again")
+        raise CannotRun(f"{artifacts / 'release' / PROGRAM} is of {source} and not of {tree}: give each tree a target directory of its own")
     fresh.replace(copy)
     return copy
 
 
 def own():
     """The program of this tree."""
-    return build(ROOT, target() / "guard" / "own")
+    return build(ROOT, target() / "guard" / "own", target())
 
 
 def of_base(base):
@@ -68,16 +69,29 @@ def of_base(base):
     if (home / PROGRAM).is_file():
         return home / PROGRAM
     tree = home / "tree"
+    home.mkdir(parents=True, exist_ok=True)
+    with open(target() / "guard" / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lay_out(commit, tree)
+        try:
+            # The lock file is the revision's, and these benches may depend on other crates of the workspace.
+            return build(tree, home, target() / "guard" / "target", locked=False)
+        except CannotRun as error:
+            raise CannotRun(f"{error}: the benches of this tree do not build with {base}") from error
+
+
+def lay_out(commit, tree):
+    """The product of a revision with the benches of this tree: a benchmark that changed is no change of the product.
+
+    All revisions share a target directory, so that crates of other people are compiled once. It is not this tree's: cargo knows a
+    crate of a workspace by its place in that, and takes a build of any tree for its own if no source is newer. Hence every file
+    is as new as possible here, and one revision is built after the other."""
     shutil.rmtree(tree, ignore_errors=True)
     extract(commit, tree)
-    # The product is the revision's, the benches are this tree's: a benchmark that changed is no change of the product.
     shutil.rmtree(tree / "benches", ignore_errors=True)
     shutil.copytree(ROOT / "benches", tree / "benches", ignore=shutil.ignore_patterns("__pycache__"))
-    try:
-        # The lock file is the revision's, and these benches may depend on other crates of the workspace.
-        return build(tree, home, locked=False)
-    except CannotRun as error:
-        raise CannotRun(f"{error}: the benches of this tree do not build with {base}") from error
+    for path in tree.rglob("*"):
+        os.utime(path, follow_symlinks=False)
 
 
 def extract(commit, tree):

@@ -6,9 +6,11 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 from pathlib import Path
 from random import Random
@@ -17,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import compare
+import programs
 import signed_rank
 from registry import CHECKED, QUICK, SELF_CHECKED
 
@@ -178,6 +181,40 @@ class Run(unittest.TestCase):
         ratios = sorted(sample["ratio"] for sample in found["samples"])
         self.assertEqual((len(ratios), found["ratio"]["median"]), (9, ratios[4]))
         self.assertEqual((found["ratio"]["low"], found["ratio"]["high"]), (ratios[1], ratios[7]))
+
+
+class Trees(unittest.TestCase):
+    def test_a_revision_is_laid_out_newer_than_any_build_and_with_the_benches_of_this_tree(self):
+        home = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for folder in ("base", "base/benches", "base/server", "own", "own/benches"):
+            (home / folder).mkdir()
+        base, own = home / "base", home / "own"
+        (base / "server/code.rs").write_text("the product of the revision")
+        (base / "benches/bench.rs").write_text("an old bench")
+        (own / "benches/bench.rs").write_text("the bench of this tree")
+        os.utime(own / "benches/bench.rs", (1, 1))
+        git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", base]
+        dated = {**os.environ, "GIT_COMMITTER_DATE": "2001-01-01T00:00:00Z"}
+        for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "a: b"]):
+            subprocess.run([*git, *command], check=True, env=dated)
+        before = time.time() - 1
+        kept, extract = programs.ROOT, programs.extract
+        programs.ROOT = own
+
+        def of_base(commit, tree):
+            programs.ROOT = base
+            extract(commit, tree)
+            programs.ROOT = own
+
+        programs.extract = of_base
+        try:
+            programs.lay_out("HEAD", home / "tree")
+        finally:
+            programs.ROOT, programs.extract = kept, extract
+        self.assertEqual((home / "tree/server/code.rs").read_text(), "the product of the revision")
+        self.assertEqual((home / "tree/benches/bench.rs").read_text(), "the bench of this tree")
+        for path in (home / "tree").rglob("*"):
+            self.assertGreaterEqual(path.stat().st_mtime, before, path)
 
 
 class Registry(unittest.TestCase):
