@@ -156,7 +156,7 @@ pub(super) enum Unfit {
 /// let config = IngestConfig::default();
 /// let open = |links| Source::new(Inputs::local(folder.path(), None, links)?, &config);
 /// assert!(matches!(open(Links::Within), Err(IngestError::LeadsOut { .. })));
-/// assert_eq!(open(Links::Followed)?.bytes(), 3);
+/// assert_eq!(open(Links::Followed)?.bytes(), Some(3));
 /// # Ok(())
 /// # }
 /// ```

@@ -4,7 +4,7 @@
 //! travel, is the engine's.
 //!
 //! Both multiply a tensor's step by its trust ratio, a quotient of two lengths. Their squares are added in double
-//! precision, piece by piece in order. A piece lies in one [`CHUNK`](super::CHUNK), which one rank always owns. So the
+//! precision, piece by piece in order. A piece lies in one [`CHUNK`], which one rank always owns. So the
 //! bits depend neither on threads, nor on ranks, nor on slices.
 
 use std::ops::Range;
