@@ -18,7 +18,7 @@ use twox_hash::XxHash3_64;
 
 use crate::collective::PIECE_BYTES;
 
-const MAGIC: [u8; 4] = *b"shdC";
+pub(super) const MAGIC: [u8; 4] = *b"shdC";
 const FORMAT: u16 = 2;
 pub(super) const HEADER_BYTES: usize = 48;
 /// No greeting or reason is longer than this.
