@@ -11,6 +11,7 @@ mod elastic;
 mod encrypted;
 mod launch;
 mod launcher;
+mod machines;
 mod own_model;
 mod plan;
 mod processes;

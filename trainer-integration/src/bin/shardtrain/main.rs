@@ -26,7 +26,7 @@ use shardd_store::connect::ConnectError;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::nccl::NcclError;
-use shardd_trainer::collective::tcp::{JoinError, TlsError};
+use shardd_trainer::collective::tcp::{JoinError, MeetError, TlsError};
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::error::TrainError;
 use shardd_trainer::launch_env::OTHERS_ARE_GONE;
@@ -77,6 +77,9 @@ fn main() -> ExitCode {
 
 fn code(error: &(dyn Error + 'static)) -> u8 {
     if error.is::<UsageError>() || error.is::<DeviceError>() || error.is::<TlsError>() {
+        return 2;
+    }
+    if let Some(MeetError::Refused { .. } | MeetError::Untrusted { .. }) = error.downcast_ref() {
         return 2;
     }
     if error.downcast_ref::<ConnectError>().is_some_and(ConnectError::is_usage) {

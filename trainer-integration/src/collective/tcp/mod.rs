@@ -8,6 +8,7 @@
 
 mod callers;
 mod connection;
+mod machines;
 mod peer;
 mod rendezvous;
 mod session;
@@ -26,10 +27,11 @@ use mio::{Events, Interest, Poll, Token};
 use super::group_state::GroupState;
 use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
 use connection::Connection;
+pub use machines::{MOST_LOCAL_RANKS, Machine, MeetError, meet};
 use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
-pub use through_nodes::connect_through_nodes;
+pub use through_nodes::{connect_through_nodes, meet_through_nodes};
 pub use tls::{Tls, TlsError};
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 

@@ -209,8 +209,8 @@ fn join_mesh(
 /// Rank 0's listening socket, for callers that choose port 0 and must know the port before the others start.
 #[derive(Debug)]
 pub struct Rendezvous {
-    listener: TcpListener,
-    address: String,
+    pub(super) listener: TcpListener,
+    pub(super) address: String,
 }
 
 impl Rendezvous {
