@@ -9,6 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Mutex;
 
 use proptest::prelude::*;
+use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -182,10 +183,14 @@ fn a_message_is_sent_whole_before_its_sender_turns_to_other_things() {
     let tls = of(&Authority::new().issue("n1"));
     let mut members = connected(2, &with(Some(tls)));
     let (mut last, mut first) = (members.pop().unwrap(), members.pop().unwrap());
-    let messages: Vec<Vec<u8>> = (1..12).map(|at| vec![at; 900_001 * usize::from(at)]).collect();
+    // So little fits that some of the last records has to wait.
+    let stream = &first.peers[1].as_ref().unwrap().stream;
+    set_socket_send_buffer_size(stream, 16 << 10).unwrap();
+    let messages: Vec<Vec<u8>> = (0..24).map(|at| vec![7; 1 + 29_999 * at]).collect();
     let (received, has_received) = std::sync::mpsc::sync_channel(0);
-    std::thread::scope(|scope| {
-        let messages = &messages;
+    let messages = &messages;
+    // The sender ends with the receiver, also where that fails.
+    std::thread::scope(move |scope| {
         scope.spawn(move || {
             for message in messages {
                 first.send(1, message).unwrap();
