@@ -9,7 +9,7 @@ use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::checkpoint::StopFlag;
-use crate::collective::tcp::{JoinError, TcpOptions, connect};
+use crate::collective::tcp::{JoinError, TcpOptions, Tls, connect};
 use crate::collective::{Collective, DEFAULT_TIMEOUT, threads};
 
 /// The exit code of a rank that could continue if the others could: start the training again. A launcher
@@ -113,7 +113,8 @@ impl LaunchEnv {
         self.world
     }
 
-    /// Meets the other ranks of a run by this name. Waits a minute for them, and in each step five minutes.
+    /// Meets the other ranks of a run by this name. Waits a minute for them, and in each step five minutes. Connections
+    /// are encrypted and authenticated with the certificates of the environment, if it names any ([`Tls::of_env`]).
     ///
     /// # Errors
     /// See [`JoinError`]. End with [`OTHERS_ARE_GONE`] then, and when a collective operation fails later.
@@ -121,7 +122,7 @@ impl LaunchEnv {
         if self.world == 1 {
             return Ok(Box::new(threads::world(1, DEFAULT_TIMEOUT).remove(0)));
         }
-        let options = TcpOptions { run: run.to_owned(), ..TcpOptions::default() };
+        let options = TcpOptions { run: run.to_owned(), tls: Tls::of_env()?, ..TcpOptions::default() };
         Ok(Box::new(connect(&self.master, self.rank, self.world, &options)?))
     }
 

@@ -1,14 +1,17 @@
 //! `shardtrain` and the trainer's library as programs use them.
 
 mod bench_comm;
+mod certificates;
 mod checkpoints;
 mod common;
 mod dataloader;
 mod devices;
 mod digits;
 mod elastic;
+mod encrypted;
 mod launch;
 mod launcher;
+mod machines;
 mod own_model;
 mod plan;
 mod processes;

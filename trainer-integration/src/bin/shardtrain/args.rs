@@ -27,6 +27,8 @@ use shardd_trainer::{NamePattern, Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
+use crate::tls::TlsArgs;
+
 /// The headings of the help.
 const DATA: &str = "Data";
 const RANKS: &str = "Ranks and devices";
@@ -82,6 +84,9 @@ pub(crate) struct Args {
     /// Seconds that a step waits for a rank before it fails
     #[arg(hide_short_help = true, help_heading = RANKS, long, value_name = "SECONDS", default_value_t = 300)]
     pub(crate) timeout: u64,
+
+    #[command(flatten, next_help_heading = RANKS)]
+    pub(crate) tls: TlsArgs,
 
     /// Number of epochs
     #[arg(help_heading = BATCHES, long, default_value_t = 10)]
@@ -396,7 +401,7 @@ pub(crate) struct Args {
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
 /// ranks are in a record by themselves.
-const ELSEWHERE: [&str; 34] = [
+const ELSEWHERE: [&str; 37] = [
     "server",
     "store",
     "context",
@@ -415,6 +420,9 @@ const ELSEWHERE: [&str; 34] = [
     "master",
     "join_timeout",
     "timeout",
+    "tls_cert",
+    "tls_key",
+    "tls_ca",
     "desync_check_every",
     "test_dataset",
     "test_store",

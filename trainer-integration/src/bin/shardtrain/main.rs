@@ -15,6 +15,7 @@ mod plan;
 mod records;
 mod session;
 mod status;
+mod tls;
 
 use std::error::Error;
 use std::io::IsTerminal;
@@ -25,7 +26,7 @@ use shardd_store::connect::ConnectError;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::nccl::NcclError;
-use shardd_trainer::collective::tcp::JoinError;
+use shardd_trainer::collective::tcp::{JoinError, MeetError, TlsError};
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::error::TrainError;
 use shardd_trainer::launch_env::OTHERS_ARE_GONE;
@@ -75,7 +76,10 @@ fn main() -> ExitCode {
 }
 
 fn code(error: &(dyn Error + 'static)) -> u8 {
-    if error.is::<UsageError>() || error.is::<DeviceError>() {
+    if error.is::<UsageError>() || error.is::<DeviceError>() || error.is::<TlsError>() {
+        return 2;
+    }
+    if let Some(MeetError::Refused { .. } | MeetError::Untrusted { .. }) = error.downcast_ref() {
         return 2;
     }
     if error.downcast_ref::<ConnectError>().is_some_and(ConnectError::is_usage) {
@@ -97,6 +101,7 @@ fn code(error: &(dyn Error + 'static)) -> u8 {
         (Some(TrainError::Collective(_)), _) => OTHERS_ARE_GONE,
         _ if is_unevaluated_without_others(error) => OTHERS_ARE_GONE,
         _ if error.is::<CollectiveError>() => OTHERS_ARE_GONE,
+        (_, Some(JoinError::Untrusted { .. } | JoinError::Certificates(_))) => 2,
         (
             _,
             Some(

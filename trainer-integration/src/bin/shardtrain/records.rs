@@ -12,6 +12,7 @@ use shardd_trainer::checkpoint::Resume;
 use crate::args::{Args, OnBad, UsageError};
 use crate::expected::Expected;
 use crate::session::train;
+use crate::tls::TlsArgs;
 
 type Failure = Box<dyn Error>;
 
@@ -54,6 +55,9 @@ pub(crate) struct Rerun {
     /// Seconds that a step waits for a rank before it fails
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
+
+    #[command(flatten)]
+    tls: TlsArgs,
 
     /// Number of compute threads [default: RAYON_NUM_THREADS, or one per processor]
     #[arg(long, value_name = "COUNT")]
@@ -127,6 +131,7 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
         master: rerun.master.clone(),
         join_timeout: rerun.join_timeout,
         timeout: rerun.timeout,
+        tls: rerun.tls.clone(),
         threads: rerun.threads,
         progress: rerun.progress.clone(),
         report: rerun.report.clone(),

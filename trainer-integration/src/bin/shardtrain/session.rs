@@ -36,8 +36,9 @@ use shardd_trainer::train::{
 };
 use shardd_trainer::weights::Weights;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
+use tracing::warn;
 
-use crate::args::{Args, UsageError};
+use crate::args::{Args, TransportName, UsageError};
 use crate::expected::Expected;
 use crate::output::{Observer, Report, plural, save, tell_stopped, write_report, write_trace};
 use shares::Shares;
@@ -542,12 +543,19 @@ fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn 
         return Ok(Box::new(alone));
     }
     let (rank, world) = (args.rank, args.world);
+    let options = TcpOptions { tls: args.tls.open_beside(target)?, ..options };
     let joined = match (args.given_master(), target) {
         (None, Target::Servers(Servers { urls, credentials, .. })) => {
             connect_through_nodes(urls, credentials, &args.run, rank, world, &options)?
         }
         _ => connect(&args.master(), rank, world, &options)?,
     };
+    let is_one_machine = joined.hosts().iter().all(|host| *host == 0);
+    if rank == 0 && options.tls.is_some() && args.transport == TransportName::Nccl && !is_one_machine {
+        warn!(
+            "--tls-cert protects the connections of ranks over TCP; those of NCCL between machines are not encrypted"
+        );
+    }
     Ok(Box::new(joined))
 }
 

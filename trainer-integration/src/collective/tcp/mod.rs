@@ -2,16 +2,22 @@
 //! this module moves their messages: the calling thread drives all streams itself, straight from and into the
 //! caller's memory, and sleeps only while all of them are blocked.
 //!
-//! Streams carry checksums, no encryption and no proof of identity: keep them inside a trusted network.
+//! With certificates ([`Tls`]) every stream is TLS 1.3, from the first byte of the rendezvous, and both ends prove that
+//! they belong together. Without them streams carry checksums, no encryption and no proof of identity: keep them inside
+//! a trusted network.
 
+mod callers;
+mod connection;
+mod machines;
 mod peer;
 mod rendezvous;
+mod session;
 mod step;
 mod through_nodes;
+mod tls;
 mod wire;
 
 use std::io::{self, ErrorKind};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -20,10 +26,13 @@ use mio::{Events, Interest, Poll, Token};
 
 use super::group_state::GroupState;
 use super::{Among, Collective, CollectiveError, DEFAULT_TIMEOUT, Incoming, Link, Outgoing, Sink};
+use connection::Connection;
+pub use machines::{MOST_LOCAL_RANKS, Machine, MeetError, meet};
 use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
-pub use through_nodes::connect_through_nodes;
+pub use through_nodes::{connect_through_nodes, meet_through_nodes};
+pub use tls::{Tls, TlsError};
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 
 /// After this time without news a rank looks for aborts behind messages that it does not want yet.
@@ -47,6 +56,8 @@ pub struct TcpOptions {
     /// Set by the code that learns that not all ranks will appear: those that wait for them then wait no
     /// longer.
     pub given_up: Arc<AtomicBool>,
+    /// The certificates that this rank shows and believes; all ranks have some, or none has. Default: none, plaintext.
+    pub tls: Option<Tls>,
 }
 
 impl Default for TcpOptions {
@@ -57,6 +68,7 @@ impl Default for TcpOptions {
             timeout: DEFAULT_TIMEOUT,
             host: None,
             given_up: Arc::default(),
+            tls: None,
         }
     }
 }
@@ -73,19 +85,19 @@ pub struct TcpCollective {
     called_in: Option<u64>,
 }
 
-/// Puts connected streams (by rank; the own place is empty) to work.
+/// Puts connections (by rank; the own place is empty) to work.
 fn assemble(
     rank: usize,
-    streams: Vec<Option<TcpStream>>,
+    connections: Vec<Option<Connection>>,
     hosts: Vec<u32>,
     timeout: Duration,
 ) -> io::Result<TcpCollective> {
     let poll = Poll::new()?;
-    let mut peers = Vec::with_capacity(streams.len());
-    for (other, stream) in streams.into_iter().enumerate() {
-        peers.push(match stream {
-            Some(stream) => {
-                let mut peer = Peer::new(other, stream)?;
+    let mut peers = Vec::with_capacity(connections.len());
+    for (other, connection) in connections.into_iter().enumerate() {
+        peers.push(match connection {
+            Some(connection) => {
+                let mut peer = Peer::new(other, connection)?;
                 let interest = Interest::READABLE | Interest::WRITABLE;
                 poll.registry().register(&mut peer.stream, Token(other), interest)?;
                 Some(peer)
@@ -228,7 +240,7 @@ impl TcpCollective {
             {
                 // 48 bytes fit or the rank has not read for long; a stream that broke is found by reading.
                 let written = peer.write(&call, &[]).unwrap_or(0);
-                step.finish_later(rank, &call, written);
+                step.finish_later(rank, peer, &call, written);
             }
         }
     }
@@ -266,7 +278,8 @@ impl TcpCollective {
                         } else {
                             0
                         };
-                        Ok(Some(written + more).filter(|&written| written < words.len()))
+                        let written = written + more;
+                        Ok(Some(written).filter(|&written| written < words.len() || !peer.is_flushed()))
                     })
                     .unwrap_or(None);
             }

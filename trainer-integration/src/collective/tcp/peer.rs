@@ -6,6 +6,8 @@ use std::ops::Range;
 
 use mio::net::TcpStream;
 
+use super::connection::Connection;
+use super::session::Session;
 use super::wire::{HEADER_BYTES, Header, Kind};
 use crate::collective::{CollectiveError, PIECE_BYTES};
 
@@ -19,6 +21,8 @@ const MOST_AHEAD_BYTES: usize = 64 << 20;
 pub(super) struct Peer {
     rank: u32,
     pub(super) stream: TcpStream,
+    /// The keys of the stream, if it is not in plaintext.
+    session: Option<Box<Session>>,
     /// By the last look; the stream itself is asked only then.
     pub(super) is_readable: bool,
     pub(super) is_writable: bool,
@@ -37,12 +41,14 @@ pub(super) struct Peer {
 }
 
 impl Peer {
-    pub(super) fn new(rank: usize, stream: std::net::TcpStream) -> io::Result<Peer> {
+    pub(super) fn new(rank: usize, connection: Connection) -> io::Result<Peer> {
+        let (stream, session) = connection.into_parts();
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
         Ok(Peer {
             rank: rank as u32,
             stream: TcpStream::from_std(stream),
+            session,
             is_readable: true,
             is_writable: true,
             waiting_in: None,
@@ -124,10 +130,19 @@ impl Peer {
         self.header = None;
     }
 
-    /// Writes what fits of the two buffers, one after the other; 0 when nothing does.
+    /// Whether everything that was written is with the system: an encrypted stream may hold the last of it.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.session.as_ref().is_none_or(|session| session.is_flushed())
+    }
+
+    /// Writes the bytes that fit of the two buffers, one after the other: how many. Writing none sends those that are held.
     pub(super) fn write(&mut self, first: &[u8], then: &[u8]) -> Result<usize, CollectiveError> {
         loop {
-            match self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(then)]) {
+            let written = match &mut self.session {
+                Some(session) => session.write(&mut self.stream, first, then),
+                None => self.stream.write_vectored(&[IoSlice::new(first), IoSlice::new(then)]),
+            };
+            match written {
                 Ok(bytes) => return Ok(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => {
@@ -220,7 +235,7 @@ impl Peer {
         let wanted = into.len();
         let mut ahead = std::mem::take(&mut self.ahead);
         let buffers = &mut [IoSliceMut::new(into), IoSliceMut::new(&mut ahead[..HEADER_BYTES])];
-        let outcome = self.read_stream(|stream| stream.read_vectored(buffers));
+        let outcome = self.read_stream(buffers);
         self.ahead = ahead;
         let bytes = outcome?;
         self.unread = 0..bytes.saturating_sub(wanted);
@@ -238,17 +253,14 @@ impl Peer {
         }
         let mut ahead = std::mem::take(&mut self.ahead);
         let space = &mut ahead[self.unread.end..];
-        let outcome = self.read_stream(|stream| stream.read(space));
+        let outcome = self.read_stream(&mut [IoSliceMut::new(space)]);
         self.ahead = ahead;
         let bytes = outcome?;
         self.unread.end += bytes;
         Ok(bytes)
     }
 
-    fn read_stream(
-        &mut self,
-        mut read: impl FnMut(&mut TcpStream) -> io::Result<usize>,
-    ) -> Result<usize, CollectiveError> {
+    fn read_stream(&mut self, into: &mut [IoSliceMut<'_>]) -> Result<usize, CollectiveError> {
         if let Some(why) = &self.ended {
             return Err(why.clone());
         }
@@ -256,7 +268,11 @@ impl Peer {
             return Ok(0);
         }
         let error = loop {
-            match read(&mut self.stream) {
+            let read = match &mut self.session {
+                Some(session) => session.read(&mut self.stream, into),
+                None => self.stream.read_vectored(into),
+            };
+            match read {
                 Ok(0) => break ErrorKind::UnexpectedEof.into(),
                 Ok(bytes) => return Ok(bytes),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}

@@ -3,21 +3,21 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
-use std::sync::atomic::Ordering;
+use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use shardd_store::http::HttpError;
 use thiserror::Error;
+use tracing::warn;
 
+use super::callers::{is_given_up, next_caller, parse, write_json};
+use super::connection::{CallError, Connection, invalid};
+use super::tls::TlsError;
 use super::wire::{Kind, read_greeting, write_greeting};
 use super::{TcpCollective, TcpOptions, assemble};
 use crate::collective::names;
 
-/// A caller that says nothing must not keep the others waiting.
-const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-const POLL: Duration = Duration::from_millis(5);
 const RETRY: Duration = Duration::from_millis(50);
 
 /// Why a world of processes did not come together.
@@ -42,6 +42,12 @@ pub enum JoinError {
     /// Rank 0 does not take this rank in.
     #[error("rank 0 at {master} refused rank {rank}: {reason}")]
     Refused { master: String, rank: u32, reason: String },
+    /// A rank and this one do not believe each other. Give all ranks certificates of one authority.
+    #[error("rank {rank} at {address} {reason}")]
+    Untrusted { rank: u32, address: String, reason: String },
+    /// The certificates cannot be used.
+    #[error(transparent)]
+    Certificates(#[from] TlsError),
     /// The launcher reports that not all ranks will appear.
     #[error("the group has lost a rank before it had met")]
     GivenUp,
@@ -76,7 +82,7 @@ struct Welcome {
 
 /// One that is let in.
 struct Caller {
-    stream: TcpStream,
+    connection: Connection,
     address: SocketAddr,
     host: String,
 }
@@ -99,35 +105,27 @@ pub fn connect(
         return Rendezvous::bind(master)?.host(world, options);
     }
     let deadline = Instant::now() + options.join_timeout;
-    let peer_error = |source| JoinError::Peer { rank: 0, source };
     loop {
         match call_master(master, rank, world, options, deadline) {
             Ok((listener, to_master, welcome)) => {
-                to_master.set_read_timeout(None).map_err(peer_error)?;
                 return join_mesh(listener, to_master, &welcome, rank, world, options, deadline);
             }
-            Err(Call::Refused(reason)) => {
+            Err(CallError::Refused(reason)) => {
                 return Err(JoinError::Refused { master: master.to_owned(), rank, reason });
             }
-            Err(Call::Failed(source)) if Instant::now() + RETRY >= deadline => {
+            Err(CallError::Untrusted(address, reason)) => return Err(untrusted(0, address, reason)),
+            Err(CallError::Failed(source)) if Instant::now() + RETRY >= deadline => {
                 let waited = options.join_timeout;
                 return Err(JoinError::NoMaster { master: master.to_owned(), waited, source });
             }
-            Err(Call::Failed(_)) if is_given_up(options) => return Err(JoinError::GivenUp),
-            Err(Call::Failed(_)) => std::thread::sleep(RETRY),
+            Err(CallError::Failed(_)) if is_given_up(options) => return Err(JoinError::GivenUp),
+            Err(CallError::Failed(_)) => std::thread::sleep(RETRY),
         }
     }
 }
 
-enum Call {
-    Refused(String),
-    Failed(io::Error),
-}
-
-impl From<io::Error> for Call {
-    fn from(error: io::Error) -> Call {
-        Call::Failed(error)
-    }
+fn untrusted(rank: u32, address: SocketAddr, reason: String) -> JoinError {
+    JoinError::Untrusted { rank, address: address.to_string(), reason }
 }
 
 /// Connects to rank 0, says hello and waits until all have.
@@ -137,24 +135,24 @@ fn call_master(
     world: u32,
     options: &TcpOptions,
     deadline: Instant,
-) -> Result<(TcpListener, TcpStream, Welcome), Call> {
-    let mut stream = connect_any(master, deadline)?;
+) -> Result<(TcpListener, Connection, Welcome), CallError> {
+    let tls = options.tls.as_ref();
+    let mut connection = Connection::call(master, tls, deadline)?;
     // Peers reach this rank by the interface that reaches rank 0.
-    let listener = TcpListener::bind((stream.local_addr()?.ip(), 0))?;
+    let listener = TcpListener::bind((connection.local_addr()?.ip(), 0))?;
     let port = listener.local_addr()?.port();
     let host = host_name(options);
     let hello = Hello { run: options.run.clone(), rank, world, port, host, session: String::new() };
-    write_greeting(&mut stream, Kind::Hello, &json(&hello))?;
-    stream.set_read_timeout(Some(remaining(deadline)?))?;
-    match read_greeting(&mut stream)? {
+    write_json(&mut connection, Kind::Hello, &hello)?;
+    match read_greeting(&mut connection).map_err(|error| connection.explain(error, tls))? {
         (Kind::Welcome, bytes) => {
             let welcome: Welcome = parse(&bytes)?;
             if welcome.addresses.len() + 1 != world as usize || welcome.hosts.len() != world as usize {
                 return Err(invalid("rank 0 names another number of ranks").into());
             }
-            Ok((listener, stream, welcome))
+            Ok((listener, connection, welcome))
         }
-        (Kind::Refused, bytes) => Err(Call::Refused(String::from_utf8_lossy(&bytes).into_owned())),
+        (Kind::Refused, bytes) => Err(CallError::Refused(String::from_utf8_lossy(&bytes).into_owned())),
         (kind, _) => Err(invalid(format!("rank 0 answered with {kind:?}")).into()),
     }
 }
@@ -162,58 +160,57 @@ fn call_master(
 /// Calls the ranks below (but rank 0, already there) and answers those above.
 fn join_mesh(
     listener: TcpListener,
-    to_master: TcpStream,
+    to_master: Connection,
     welcome: &Welcome,
     rank: u32,
     world: u32,
     options: &TcpOptions,
     deadline: Instant,
 ) -> Result<TcpCollective, JoinError> {
-    let mut streams: Vec<Option<TcpStream>> = (0..world).map(|_| None).collect();
-    streams[0] = Some(to_master);
+    let mut connections: Vec<Option<Connection>> = (0..world).map(|_| None).collect();
+    connections[0] = Some(to_master);
     let (run, host, session) = (options.run.clone(), host_name(options), welcome.session.clone());
     let hello = Hello { run, rank, world, port: 0, host, session };
     for below in 1..rank {
-        let peer_error = |source| JoinError::Peer { rank: below, source };
         let address = welcome.addresses[below as usize - 1];
-        let mut stream = connect_any(address, deadline).map_err(peer_error)?;
-        write_greeting(&mut stream, Kind::Hello, &json(&hello)).map_err(peer_error)?;
-        streams[below as usize] = Some(stream);
+        let called = Connection::call(address, options.tls.as_ref(), deadline);
+        let mut connection = called.map_err(|error| match error {
+            CallError::Failed(source) => JoinError::Peer { rank: below, source },
+            CallError::Refused(reason) | CallError::Untrusted(_, reason) => untrusted(below, address, reason),
+        })?;
+        write_json(&mut connection, Kind::Hello, &hello)
+            .map_err(|source| JoinError::Peer { rank: below, source })?;
+        connections[below as usize] = Some(connection);
     }
     let mut waiting = (world - 1 - rank) as usize;
     while waiting > 0 {
-        let accepted = accept(&listener, deadline, options).and_then(|accepted| match accepted {
-            Some(caller) => Ok(caller),
-            None => Err(ErrorKind::TimedOut.into()),
-        });
-        let (mut stream, _) = accepted.map_err(|source| {
+        let accepted = next_caller::<Hello>(&listener, Kind::Hello, deadline, options);
+        let accepted = accepted.and_then(|accepted| accepted.ok_or_else(|| ErrorKind::TimedOut.into()));
+        let (connection, _, caller) = accepted.map_err(|source| {
             if is_given_up(options) {
                 return JoinError::GivenUp;
             }
-            let missing = (rank + 1..world).find(|&above| streams[above as usize].is_none());
+            let missing = (rank + 1..world).find(|&above| connections[above as usize].is_none());
             JoinError::Peer { rank: missing.unwrap_or(rank), source }
         })?;
-        let Ok(caller) = read_hello(&mut stream, deadline) else {
-            continue; // a stranger
-        };
         let place = (rank + 1..world).contains(&caller.rank).then_some(caller.rank as usize);
         if caller.session == welcome.session
             && let Some(place) = place
-            && streams[place].is_none()
+            && connections[place].is_none()
         {
-            streams[place] = Some(stream);
+            connections[place] = Some(connection);
             waiting -= 1;
         }
     }
-    assemble(rank as usize, streams, welcome.hosts.clone(), options.timeout)
+    assemble(rank as usize, connections, welcome.hosts.clone(), options.timeout)
         .map_err(|source| JoinError::Peer { rank, source })
 }
 
 /// Rank 0's listening socket, for callers that choose port 0 and must know the port before the others start.
 #[derive(Debug)]
 pub struct Rendezvous {
-    listener: TcpListener,
-    address: String,
+    pub(super) listener: TcpListener,
+    pub(super) address: String,
 }
 
 impl Rendezvous {
@@ -243,9 +240,9 @@ impl Rendezvous {
         let deadline = Instant::now() + options.join_timeout;
         let mut callers: BTreeMap<u32, Caller> = BTreeMap::new();
         while callers.len() + 1 < world as usize {
-            let accepted = accept(&self.listener, deadline, options)
+            let caller = next_caller::<Hello>(&self.listener, Kind::Hello, deadline, options)
                 .map_err(|source| JoinError::Listen { master: self.address.clone(), source })?;
-            let Some((mut stream, from)) = accepted else {
+            let Some((mut connection, from, hello)) = caller else {
                 if is_given_up(options) {
                     return Err(JoinError::GivenUp);
                 }
@@ -253,32 +250,44 @@ impl Rendezvous {
                 let waited = options.join_timeout;
                 return Err(JoinError::Missing { master: self.address, world, missing, waited });
             };
-            let Ok(hello) = read_hello(&mut stream, deadline) else {
-                continue; // a stranger
-            };
             match why_not(&hello, world, options, &callers) {
                 // Whether it hears the refusal is its own affair.
-                Some(reason) => drop(write_greeting(&mut stream, Kind::Refused, reason.as_bytes())),
+                Some(reason) => {
+                    drop(write_greeting(&mut connection, Kind::Refused, reason.as_bytes()));
+                }
                 None => {
                     let address = SocketAddr::new(from.ip(), hello.port);
-                    callers.insert(hello.rank, Caller { stream, address, host: hello.host });
+                    callers.insert(hello.rank, Caller { connection, address, host: hello.host });
                 }
             }
         }
         let names = std::iter::once(host_name(options));
         let names: Vec<String> = names.chain(callers.values().map(|caller| caller.host.clone())).collect();
         let hosts = numbered(&names);
-        let addresses = callers.values().map(|caller| caller.address).collect();
-        let welcome = Welcome { session: session(), addresses, hosts };
-        let mut streams = vec![None];
-        for (rank, Caller { mut stream, .. }) in callers {
-            write_greeting(&mut stream, Kind::Welcome, &json(&welcome))
-                .map_err(|source| JoinError::Peer { rank, source })?;
-            streams.push(Some(stream));
+        let addresses: Vec<SocketAddr> = callers.values().map(|caller| caller.address).collect();
+        if options.tls.is_none() && can_be_overheard(&addresses, &hosts) {
+            warn!(
+                master = self.address,
+                "gradients travel between machines in plaintext, and every program that reaches this address can be a \
+                 rank; give all ranks --tls-cert and --tls-key (SHARDD_TLS_CERT and SHARDD_TLS_KEY), with certificates \
+                 of `shardctl certs issue`"
+            );
         }
-        assemble(0, streams, welcome.hosts, options.timeout)
+        let welcome = Welcome { session: session(), addresses, hosts };
+        let mut connections = vec![None];
+        for (rank, Caller { mut connection, .. }) in callers {
+            write_json(&mut connection, Kind::Welcome, &welcome)
+                .map_err(|source| JoinError::Peer { rank, source })?;
+            connections.push(Some(connection));
+        }
+        assemble(0, connections, welcome.hosts, options.timeout)
             .map_err(|source| JoinError::Peer { rank: 0, source })
     }
+}
+
+/// Whether what ranks say leaves the machine.
+fn can_be_overheard(addresses: &[SocketAddr], hosts: &[u32]) -> bool {
+    hosts.iter().any(|host| *host != hosts[0]) && addresses.iter().any(|address| !address.ip().is_loopback())
 }
 
 fn why_not(
@@ -297,75 +306,9 @@ fn why_not(
     if *rank == 0 || *rank >= world {
         return Some(format!("a world of {world} has no further rank {rank}"));
     }
-    let earlier = &callers.get(rank)?.stream;
+    let earlier = &callers.get(rank)?.connection;
     // One that was restarted takes its own place again (its old connection is closed), another does not.
-    is_open(earlier).then(|| format!("rank {rank} is already there: is it started twice?"))
-}
-
-fn is_open(stream: &TcpStream) -> bool {
-    let peek = || -> io::Result<usize> {
-        stream.set_nonblocking(true)?;
-        let peeked = stream.peek(&mut [0]);
-        stream.set_nonblocking(false)?;
-        peeked
-    };
-    match peek() {
-        Ok(bytes) => bytes > 0,
-        Err(error) => error.kind() == ErrorKind::WouldBlock,
-    }
-}
-
-fn read_hello(stream: &mut TcpStream, deadline: Instant) -> io::Result<Hello> {
-    stream.set_read_timeout(Some(remaining(deadline)?.min(HELLO_TIMEOUT)))?;
-    match read_greeting(stream)? {
-        (Kind::Hello, bytes) => parse(&bytes),
-        (kind, _) => Err(invalid(format!("{kind:?} instead of a hello"))),
-    }
-}
-
-fn is_given_up(options: &TcpOptions) -> bool {
-    options.given_up.load(Ordering::Relaxed)
-}
-
-/// The next caller, or `None` when the time is up, or all is given up.
-fn accept(
-    listener: &TcpListener,
-    deadline: Instant,
-    options: &TcpOptions,
-) -> io::Result<Option<(TcpStream, SocketAddr)>> {
-    listener.set_nonblocking(true)?;
-    loop {
-        match listener.accept() {
-            Ok((stream, from)) => {
-                stream.set_nonblocking(false)?;
-                return Ok(Some((stream, from)));
-            }
-            Err(error) if error.kind() == ErrorKind::WouldBlock => {
-                if remaining(deadline).is_err() || is_given_up(options) {
-                    return Ok(None);
-                }
-                std::thread::sleep(POLL);
-            }
-            Err(error) if matches!(error.kind(), ErrorKind::ConnectionAborted | ErrorKind::Interrupted) => {}
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-fn connect_any(address: impl ToSocketAddrs, deadline: Instant) -> io::Result<TcpStream> {
-    let mut last = io::Error::new(ErrorKind::NotFound, "the name has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, remaining(deadline)?) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
-}
-
-fn remaining(deadline: Instant) -> io::Result<Duration> {
-    let left = deadline.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
+    earlier.is_open().then(|| format!("rank {rank} is already there: is it started twice?"))
 }
 
 /// This machine's id until it is started again; containers on it have the same. Where the system has no such
@@ -389,14 +332,17 @@ fn session() -> String {
     format!("{}-{}", std::process::id(), now.as_nanos())
 }
 
-fn json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("plain structs serialize")
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> io::Result<T> {
-    serde_json::from_slice(bytes).map_err(|error| invalid(error.to_string()))
-}
-
-fn invalid(what: impl Into<String>) -> io::Error {
-    io::Error::new(ErrorKind::InvalidData, what.into())
+    #[test]
+    fn ranks_on_other_machines_can_be_overheard() {
+        let at = |address: &str| -> SocketAddr { address.parse().expect("an address") };
+        let (here, there) = (at("127.0.0.1:1"), at("10.77.0.2:1"));
+        assert!(can_be_overheard(&[here, there], &[0, 0, 1]));
+        assert!(!can_be_overheard(&[there, there], &[0, 0, 0]), "they are on this machine");
+        assert!(!can_be_overheard(&[here], &[0, 1]), "containers, or a forwarded port");
+        assert!(!can_be_overheard(&[], &[0]));
+    }
 }

@@ -132,8 +132,14 @@ impl<'t, 'a> Step<'t, 'a> {
     }
 
     /// The rest of a partly written frame goes out before anything else.
-    pub(super) fn finish_later(&mut self, rank: usize, header: &[u8; HEADER_BYTES], written: usize) {
-        if (1..HEADER_BYTES).contains(&written) {
+    pub(super) fn finish_later(
+        &mut self,
+        rank: usize,
+        peer: &Peer,
+        header: &[u8; HEADER_BYTES],
+        written: usize,
+    ) {
+        if (1..HEADER_BYTES).contains(&written) || written == HEADER_BYTES && !peer.is_flushed() {
             self.sending[rank].frame = Some(Frame { header: *header, payload: &[], written });
         }
     }
@@ -239,9 +245,11 @@ impl Sending<'_> {
         let payload = &frame.payload[frame.written.saturating_sub(HEADER_BYTES)..];
         let written = peer.write(header, payload)?;
         frame.written += written;
-        if frame.written == HEADER_BYTES + frame.payload.len() {
+        // Who waits for the frame must not wait for this rank's next message, with which the rest would be sent.
+        let is_over = frame.written == HEADER_BYTES + frame.payload.len() && peer.is_flushed();
+        if is_over {
             self.frame = None;
         }
-        Ok(written > 0)
+        Ok(written > 0 || is_over)
     }
 }

@@ -1,4 +1,7 @@
+mod encrypted;
+
 use std::io::Write;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use super::*;

@@ -1,4 +1,5 @@
-//! Rendezvous through the nodes: rank 0 chooses an address and publishes it at a node, the other ranks poll for it.
+//! Rendezvous through the nodes: rank 0 chooses an address and publishes it at a node, the other ranks poll for it. So do
+//! launchers, before they start ranks.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::{Duration, Instant};
@@ -6,6 +7,9 @@ use std::time::{Duration, Instant};
 use shardd_api::protocol::{Rendezvous as RendezvousAddress, RunId};
 use shardd_store::http::{Credentials, HttpClient, HttpError, living_first};
 
+use super::callers::is_given_up;
+use super::connection::CallError;
+use super::machines::{Machine, MeetError, call_once, host};
 use super::rendezvous::{JoinError, Rendezvous, connect};
 use super::{TcpCollective, TcpOptions};
 
@@ -29,34 +33,91 @@ pub fn connect_through_nodes(
     world: u32,
     options: &TcpOptions,
 ) -> Result<TcpCollective, JoinError> {
-    // One that hangs is not asked before one that does not.
-    let (mut servers, silent) = living_first(servers, credentials);
-    servers.extend(silent);
-    let nodes = Nodes { servers: &servers, http: HttpClient::with(ANSWER, credentials), run };
-    if rank == 0 { nodes.host(world, options) } else { nodes.join(rank, world, options) }
+    let nodes = Nodes::new(servers, credentials, run.clone());
+    if rank == 0 {
+        return nodes.announce(world, |rendezvous| rendezvous.host(world, options))?;
+    }
+    let deadline = Instant::now() + options.join_timeout;
+    let address = nodes.find(world, deadline, options)?;
+    let left = deadline.saturating_duration_since(Instant::now());
+    connect(&address, rank, world, &TcpOptions { join_timeout: left.max(POLL), ..options.clone() })
 }
 
-struct Nodes<'a> {
-    servers: &'a [String],
+/// As [`meet`](super::meet), at a place that machine 0 chooses, and the nodes at `servers` tell the others.
+///
+/// # Errors
+/// See [`MeetError`]; nothing waits much longer than `options.join_timeout`.
+pub fn meet_through_nodes(
+    servers: &[String],
+    credentials: &Credentials,
+    run: &RunId,
+    machine: Machine,
+    options: &TcpOptions,
+) -> Result<Vec<u32>, MeetError> {
+    let nodes = Nodes::new(servers, credentials, of_launchers(run));
+    let failed = |error| match error {
+        JoinError::GivenUp => MeetError::GivenUp,
+        JoinError::NoRendezvous { waited, .. } => MeetError::Unannounced { run: run.to_string(), waited },
+        other => MeetError::Nodes(other),
+    };
+    if machine.number == 0 {
+        let met = nodes.announce(machine.machines, |rendezvous| host(rendezvous, machine, options));
+        return met.map_err(failed)?;
+    }
+    let deadline = Instant::now() + options.join_timeout;
+    loop {
+        let master = nodes.find(machine.machines, deadline, options).map_err(failed)?;
+        match call_once(&master, machine, options, deadline) {
+            Ok(ranks) => return Ok(ranks),
+            Err(CallError::Refused(reason)) => {
+                return Err(MeetError::Refused { master, machine: machine.number, reason });
+            }
+            Err(CallError::Untrusted(address, reason)) => {
+                return Err(MeetError::Untrusted { address, reason });
+            }
+            Err(CallError::Failed(_)) if Instant::now() < deadline => std::thread::sleep(POLL),
+            Err(CallError::Failed(source)) => {
+                return Err(MeetError::NoFirst { master, waited: options.join_timeout, source });
+            }
+        }
+    }
+}
+
+/// The name under which launchers meet, beside that of their ranks.
+fn of_launchers(run: &RunId) -> RunId {
+    let digest = blake3::hash(run.as_str().as_bytes()).to_hex();
+    format!("launchers-{}", &digest[..32]).parse().expect("letters, digits and a dash")
+}
+
+struct Nodes {
+    servers: Vec<String>,
     http: HttpClient,
-    run: &'a RunId,
+    run: RunId,
 }
 
-impl Nodes<'_> {
-    fn host(&self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
+impl Nodes {
+    fn new(servers: &[String], credentials: &Credentials, run: RunId) -> Nodes {
+        // One that hangs is not asked before one that does not.
+        let (mut servers, silent) = living_first(servers, credentials);
+        servers.extend(silent);
+        Nodes { servers, http: HttpClient::with(ANSWER, credentials), run }
+    }
+
+    /// Listens, and lets the nodes tell others where, until `host` is done.
+    fn announce<T>(&self, world: u32, host: impl FnOnce(Rendezvous) -> T) -> Result<T, JoinError> {
         let rendezvous = Rendezvous::bind(&SocketAddr::new(self.own_address(), 0).to_string())?;
         let published = RendezvousAddress { address: rendezvous.address().to_owned(), world };
         // Sent to all reachable nodes: without the metadata a node knows only messages to itself.
         self.tell(|http, url| http.put_json(url, &published).map(drop))?;
-        let met = rendezvous.host(world, options);
-        // No rank waits there any more, after success or failure; if no node is reachable, the next rank 0
+        let met = host(rendezvous);
+        // No other waits there any more, after success or failure; if no node is reachable, the next who listens
         // will replace it.
         let _ = self.tell(|http, url| http.delete(url).map(drop));
-        met
+        Ok(met)
     }
 
-    fn join(&self, rank: u32, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
-        let deadline = Instant::now() + options.join_timeout;
+    /// Where the first of `world` listens.
+    fn find(&self, world: u32, deadline: Instant, options: &TcpOptions) -> Result<String, JoinError> {
         loop {
             let found = match self.ask(|http, url| http.get_json::<RendezvousAddress>(url)) {
                 Err(JoinError::Nodes { source }) if source.status() != Some(404) => {
@@ -64,14 +125,15 @@ impl Nodes<'_> {
                 }
                 found => found.ok(),
             };
-            // A rank 0 that is gone has left its address behind, and another will take its place.
+            // One that is gone has left its address behind, and another will take its place.
             let found = found.filter(|published| published.world == world && answers(&published.address));
-            let left = deadline.saturating_duration_since(Instant::now());
             if let Some(published) = found {
-                let options = TcpOptions { join_timeout: left.max(POLL), ..options.clone() };
-                return connect(&published.address, rank, world, &options);
+                return Ok(published.address);
             }
-            if left < POLL {
+            if is_given_up(options) {
+                return Err(JoinError::GivenUp);
+            }
+            if deadline.saturating_duration_since(Instant::now()) < POLL {
                 return Err(JoinError::NoRendezvous {
                     run: self.run.to_string(),
                     waited: options.join_timeout,
@@ -84,7 +146,7 @@ impl Nodes<'_> {
     /// Tells all nodes; one that hears it is enough.
     fn tell(&self, tell: impl Fn(&HttpClient, &str) -> Result<(), HttpError>) -> Result<(), JoinError> {
         let mut outcome = Err(JoinError::NoRendezvous { run: self.run.to_string(), waited: Duration::ZERO });
-        for server in self.servers {
+        for server in &self.servers {
             match tell(&self.http, &self.url(server)) {
                 Ok(()) => outcome = Ok(()),
                 Err(source) if source.is_final() => return Err(JoinError::Nodes { source }),
@@ -102,7 +164,7 @@ impl Nodes<'_> {
     /// The answer of the first reachable node that knows of a published.
     fn ask<T>(&self, ask: impl Fn(&HttpClient, &str) -> Result<T, HttpError>) -> Result<T, JoinError> {
         let mut last = None;
-        for server in self.servers {
+        for server in &self.servers {
             match ask(&self.http, &self.url(server)) {
                 Ok(answer) => return Ok(answer),
                 // Another node may have it; an answer without one counts for more than missing answers.

@@ -18,7 +18,7 @@ use twox_hash::XxHash3_64;
 
 use crate::collective::PIECE_BYTES;
 
-const MAGIC: [u8; 4] = *b"shdC";
+pub(super) const MAGIC: [u8; 4] = *b"shdC";
 const FORMAT: u16 = 2;
 pub(super) const HEADER_BYTES: usize = 48;
 /// No greeting or reason is longer than this.
@@ -39,13 +39,17 @@ pub(super) enum Kind {
     Abort,
     /// The sender is at the operation, and has waited long. Empty.
     Waiting,
+    /// First on a connection between launchers: which machine is calling, with how many ranks. JSON.
+    Machine,
+    /// The answer of the launcher of machine 0: the ranks of all machines. JSON.
+    Machines,
 }
 
 impl Kind {
     fn from_code(code: u16) -> Option<Kind> {
-        [Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Data, Kind::Abort, Kind::Waiting]
-            .into_iter()
-            .find(|&kind| kind as u16 == code)
+        let of_ranks = [Kind::Hello, Kind::Welcome, Kind::Refused, Kind::Data, Kind::Abort, Kind::Waiting];
+        let all = of_ranks.into_iter().chain([Kind::Machine, Kind::Machines]);
+        all.into_iter().find(|&kind| kind as u16 == code)
     }
 
     fn longest(self) -> usize {

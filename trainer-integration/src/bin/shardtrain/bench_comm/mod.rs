@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use shardd_trainer::collective::sums::{Operation, choose};
-use shardd_trainer::collective::tcp::{Rendezvous, TcpOptions, connect};
+use shardd_trainer::collective::tcp::{Rendezvous, TcpOptions, TlsError, connect};
 use shardd_trainer::collective::{Collective, Link, threads};
 use shardfmt::ByteSize;
 
 use crate::args::UsageError;
+use crate::tls::{TlsArgs, ca_of_env};
 use measure::{Case, Task, Way, cases, measure};
 
 type Failure = Box<dyn Error>;
@@ -68,6 +69,9 @@ pub(crate) struct BenchCommArgs {
     #[arg(long, value_name = "SECONDS", default_value_t = 300)]
     timeout: u64,
 
+    #[command(flatten)]
+    tls: TlsArgs,
+
     /// Measure all-reduce once for each number of bytes on a line of standard input, to take turns with another program
     #[arg(long, hide = true)]
     turns: bool,
@@ -91,7 +95,7 @@ pub(crate) fn run(args: &BenchCommArgs) -> Result<(), Failure> {
     }
     match (args.rank, &args.master, args.transport) {
         (Some(rank), Some(master), _) => {
-            let mut collective = connect(master, rank, args.world, &args.options())?;
+            let mut collective = connect(master, rank, args.world, &args.options()?)?;
             args.attend(&mut collective)
         }
         (_, _, Transport::Threads) => args.in_threads(),
@@ -112,13 +116,14 @@ impl Drop for Ranks {
 }
 
 impl BenchCommArgs {
-    fn options(&self) -> TcpOptions {
-        TcpOptions {
+    fn options(&self) -> Result<TcpOptions, TlsError> {
+        Ok(TcpOptions {
             run: "bench-comm".to_owned(),
             join_timeout: Duration::from_secs(self.join_timeout),
             timeout: Duration::from_secs(self.timeout.max(1)),
+            tls: self.tls.open(ca_of_env().as_deref())?,
             ..TcpOptions::default()
-        }
+        })
     }
 
     fn in_threads(&self) -> Result<(), Failure> {
@@ -131,13 +136,16 @@ impl BenchCommArgs {
     }
 
     fn in_processes(&self) -> Result<(), Failure> {
-        let rendezvous = Rendezvous::bind("127.0.0.1:0")?;
+        let (rendezvous, options) = (Rendezvous::bind("127.0.0.1:0")?, self.options()?);
         let mut ranks = Ranks(Vec::new());
         for rank in 1..self.world {
             let mut command = Command::new(std::env::current_exe()?);
             command.arg("bench-comm").args(["--world", &self.world.to_string(), "--rank", &rank.to_string()]);
             command.args(["--master", rendezvous.address(), "--timeout", &self.timeout.to_string()]);
             command.args(["--time", &self.time.to_string()]);
+            for (flag, file) in self.tls.repeated() {
+                command.arg(flag).arg(file);
+            }
             if self.turns {
                 command.arg("--turns");
             }
@@ -149,7 +157,7 @@ impl BenchCommArgs {
             }
             ranks.0.push(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
         }
-        let mut collective = rendezvous.host(self.world, &self.options())?;
+        let mut collective = rendezvous.host(self.world, &options)?;
         self.attend(&mut collective)?;
         for mut rank in std::mem::take(&mut ranks.0) {
             rank.wait()?;
@@ -181,7 +189,8 @@ impl BenchCommArgs {
         if prints {
             table::crossovers(&rows, collective)?;
         } else if collective.rank() == 0 {
-            table::json(&rows, collective)?;
+            let is_encrypted = collective.link() == Link::Network && !self.tls.repeated().is_empty();
+            table::json(&rows, collective, is_encrypted)?;
         }
         Ok(())
     }

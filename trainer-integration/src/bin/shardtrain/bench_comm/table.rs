@@ -60,14 +60,15 @@ pub(super) fn crossovers(rows: &[Row], collective: &dyn Collective) -> io::Resul
 #[derive(Serialize)]
 struct Whole<'a> {
     transport: &'static str,
+    is_encrypted: bool,
     world: u32,
     hosts: &'a [u32],
     rows: &'a [Row],
 }
 
-pub(super) fn json(rows: &[Row], collective: &dyn Collective) -> io::Result<()> {
+pub(super) fn json(rows: &[Row], collective: &dyn Collective, is_encrypted: bool) -> io::Result<()> {
     let transport = link_name(collective.link());
-    let whole = Whole { transport, world: collective.world(), hosts: collective.hosts(), rows };
+    let whole = Whole { transport, is_encrypted, world: collective.world(), hosts: collective.hosts(), rows };
     let mut out = io::stdout().lock();
     serde_json::to_writer_pretty(&mut out, &whole)?;
     writeln!(out)

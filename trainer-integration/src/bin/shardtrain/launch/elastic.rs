@@ -251,7 +251,7 @@ impl<'a> Launcher<'a> {
                     self.tell(&members, &Answer::Pause { generation }).await;
                 }
                 Act::Hurry { generation, members } => {
-                    self.patience = Some(Instant::now() + Duration::from_secs(self.launch.grace));
+                    self.patience = Some(Instant::now() + self.launch.grace());
                     self.tell(&members, &Answer::Over { generation }).await;
                 }
                 Act::Calm => self.patience = None,
@@ -282,7 +282,7 @@ impl<'a> Launcher<'a> {
         };
         let world = members.len() as u32;
         if generation > 1 {
-            eprintln!("shardtrain: {cause}; continuing with {}", continuing(world, 1));
+            eprintln!("shardtrain: {cause}; continuing with {}", continuing(world, world, 1));
         }
         let pids: Vec<String> =
             members.iter().filter_map(|number| Some(self.members.get(number)?.pid.to_string())).collect();
@@ -321,7 +321,7 @@ impl<'a> Launcher<'a> {
         }
         self.code = Some(code);
         self.returns.clear();
-        self.patience = Some(Instant::now() + Duration::from_secs(self.launch.grace));
+        self.patience = Some(Instant::now() + self.launch.grace());
         // Those that have just been started have nothing to lose.
         self.order(&self.roster.starting(), Order::End);
     }

@@ -5,6 +5,7 @@
 //! in `restart_policy.rs`; here are processes and signals.
 
 mod elastic;
+mod machines;
 mod membership;
 mod restart_policy;
 
@@ -18,8 +19,8 @@ use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
-use shardd_store::connect::Place;
 use shardd_trainer::checkpoint::Resume;
+use shardd_trainer::collective::tcp::MOST_LOCAL_RANKS;
 use shardd_trainer::launch_env::{LAUNCHER, master_of_env};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,6 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::{Args, UsageError};
+use machines::{Machines, Share};
 use restart_policy::{End, Rules, Verdict};
 
 /// Start the ranks of a training on this machine, and restart them after failures
@@ -34,7 +36,7 @@ use restart_policy::{End, Rules, Verdict};
 pub(crate) struct Launch {
     /// Number of ranks to start on this machine
     #[arg(long, value_name = "COUNT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=4096))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_LOCAL_RANKS)))]
     nproc: u32,
 
     /// Fail when fewer ranks than this remain
@@ -57,13 +59,14 @@ pub(crate) struct Launch {
     #[arg(long, value_name = "SECONDS", requires = "elastic")]
     respawn_after: Option<u64>,
 
-    /// Number of machines. Run the same command on each; a failed rank restarts on its machine
-    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    /// Number of machines. Run the same command on each, with its own --node and any --nproc; a failed rank restarts on
+    /// its machine
+    #[arg(long, value_name = "COUNT", default_value_t = 1, visible_alias = "nnodes")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: u32,
 
     /// Number of this machine, from 0; rank 0 runs on machine 0
-    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    #[arg(long, value_name = "NUMBER", default_value_t = 0, visible_alias = "node-rank")]
     node: u32,
 
     /// Program to start instead of shardtrain; it finds its rank with shardd_trainer::LaunchEnv
@@ -74,6 +77,12 @@ pub(crate) struct Launch {
     /// A --program receives all arguments unchanged, except for {rank}
     #[arg(last = true, required_unless_present = "program", value_name = "ARGUMENTS")]
     arguments: Vec<String>,
+}
+
+impl Launch {
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.grace)
+    }
 }
 
 /// The orders to ranks.
@@ -118,6 +127,8 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
 struct RankSettings {
     /// The rendezvous address that ranks receive, if the launcher chooses it.
     master: Option<String>,
+    /// How its launcher meets those of other machines, if there are any.
+    machines: Option<Machines>,
     /// Which files of a training are for each rank's own.
     report_is_for_all: bool,
     progress_is_for_all: bool,
@@ -140,7 +151,11 @@ impl RankSettings {
         let args = args.unwrap_or_else(|error| error.exit());
         args.check()?;
         let master = args.given_master();
-        if launch.nodes > 1 && master.is_none() && matches!(args.connect.place()?.0, Place::Store(_)) {
+        let machines = match launch.nodes {
+            1 => None,
+            _ => Machines::of_training(&args, master.as_deref(), launch.grace())?,
+        };
+        if launch.nodes > 1 && machines.is_none() {
             let complaint =
                 "ranks on several machines need an address of the first: --master HOST:PORT after --";
             return Err(UsageError(complaint.to_owned()).into());
@@ -150,6 +165,7 @@ impl RankSettings {
         };
         Ok(RankSettings {
             master,
+            machines,
             report_is_for_all: is_for_all(&args.report),
             progress_is_for_all: is_for_all(&args.progress),
             multiple: args.zero_group.map_or(1, std::num::NonZeroU32::get),
@@ -172,8 +188,11 @@ impl RankSettings {
         if !program.is_file() {
             return Err(UsageError(format!("{} is no program", program.display())).into());
         }
+        let machines = master.as_deref().filter(|_| launch.nodes > 1);
+        let machines = machines.map(|master| Machines::of_program(master, launch.grace()));
         Ok(RankSettings {
             master,
+            machines,
             report_is_for_all: true,
             progress_is_for_all: true,
             goes_on: "",
@@ -192,28 +211,24 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
     let mut signals = Signals::new()?;
     let (mut ranks, mut restarts) = (launch.nproc, 0);
     loop {
-        let first = launch.node * launch.nproc;
-        let round = Round {
-            launch,
-            ranks,
-            world: if launch.nodes > 1 { launch.nodes * ranks } else { ranks },
-            first,
+        let share = match &settings.machines {
+            None => Some(Share { first: 0, world: ranks }),
+            Some(machines) => machines.meet(launch, ranks, restarts > 0, &mut signals).await?,
         };
+        let Some(share) = share else { return Ok(signals.end()) };
+        let round = Round { launch, ranks, share };
         let ends = round.run(settings, &mut signals).await?;
-        match rules.judge(first, &ends, restarts, signals.stopped.is_some()) {
+        match rules.judge(share.first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
-            Verdict::Ended => {
-                eprintln!("shardtrain: ended as requested; the steps after the last checkpoint are lost");
-                let signal = signals.stopped.and_then(|signal| u8::try_from(signal).ok());
-                return Ok(128 + signal.unwrap_or(0));
-            }
+            Verdict::Ended => return Ok(signals.end()),
             Verdict::Over { code, cause } => {
                 eprintln!("shardtrain: {cause}");
                 return Ok(u8::try_from(code).unwrap_or(1));
             }
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
-                let continuing = continuing(left, launch.nodes);
+                let world = share.world - round.ranks + left;
+                let continuing = continuing(left, world, launch.nodes);
                 eprintln!("shardtrain: {cause}; continuing with {continuing}{}", settings.goes_on);
                 ranks = left;
             }
@@ -230,11 +245,11 @@ fn numbers(first: u32, last: u32) -> String {
 }
 
 /// The ranks that continue: those of this machine, and of all where there are several.
-fn continuing(here: u32, machines: u32) -> String {
+fn continuing(here: u32, world: u32, machines: u32) -> String {
     let ranks = |count: u32| if count == 1 { "1 rank".to_owned() } else { format!("{count} ranks") };
     match machines {
         1 => ranks(here),
-        _ => format!("{}, {here} of them on this machine", ranks(here * machines)),
+        _ => format!("{}, {here} of them on this machine", ranks(world)),
     }
 }
 
@@ -250,6 +265,12 @@ impl Signals {
     fn new() -> io::Result<Signals> {
         let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
         Ok(Signals { terminate, interrupt, stopped: None })
+    }
+
+    /// Ends as the first signal asks: the exit code.
+    fn end(&self) -> u8 {
+        eprintln!("shardtrain: ended as requested; the steps after the last checkpoint are lost");
+        128 + self.stopped.and_then(|signal| u8::try_from(signal).ok()).unwrap_or(0)
     }
 
     /// The meaning of the next one.
@@ -271,9 +292,7 @@ struct Round<'a> {
     launch: &'a Launch,
     /// On this machine.
     ranks: u32,
-    world: u32,
-    /// The first of this machine.
-    first: u32,
+    share: Share,
 }
 
 impl Round<'_> {
@@ -292,11 +311,11 @@ impl Round<'_> {
             pids.extend(child.id().map(|pid| pid.to_string()));
             ranks.spawn(tend(local, child, orders.clone()));
         }
-        let (last, pids) = (self.first + self.ranks - 1, pids.join(" "));
+        let Share { first, world } = self.share;
+        let (last, pids) = (first + self.ranks - 1, pids.join(" "));
         eprintln!(
-            "shardtrain: {} of {} at {}, processes {pids}",
-            numbers(self.first, last),
-            self.world,
+            "shardtrain: {} of {world} at {}, processes {pids}",
+            numbers(first, last),
             master.as_deref().unwrap_or("where the servers say")
         );
         let mut ends = vec![End::Killed; self.ranks as usize];
@@ -308,7 +327,7 @@ impl Round<'_> {
                     let (local, end): (u32, io::Result<End>) = ended?;
                     ends[local as usize] = end?;
                     if ends[local as usize] != End::Code(0) && patience.is_none() {
-                        patience = Some(tokio::time::Instant::now() + Duration::from_secs(self.launch.grace));
+                        patience = Some(tokio::time::Instant::now() + self.launch.grace());
                     }
                 }
                 asked = signals.next() => {
@@ -325,7 +344,7 @@ impl Round<'_> {
 
     /// A rank, as torchrun would start it. It is in a group of its own, so that Ctrl-C reaches the launcher alone.
     fn command(&self, local: u32, master: Option<&str>, settings: &RankSettings) -> io::Result<Command> {
-        let rank = self.first + local;
+        let rank = self.share.first + local;
         let launcher = std::process::id().to_string();
         let mut command = match &self.launch.program {
             Some(program) => {
@@ -338,13 +357,13 @@ impl Round<'_> {
             None => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(self.arguments(rank, settings)).args(["--launched-by", &launcher]);
-                command.args(["--launched-ranks", &(self.launch.nodes * self.launch.nproc).to_string()]);
+                command.args(["--launched-ranks", &self.share.world.to_string()]);
                 command
             }
         };
         let variables = [
             ("RANK", rank.to_string()),
-            ("WORLD_SIZE", self.world.to_string()),
+            ("WORLD_SIZE", self.share.world.to_string()),
             ("LOCAL_RANK", local.to_string()),
             ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
             ("GROUP_RANK", self.launch.node.to_string()),
@@ -428,7 +447,7 @@ mod tests {
     #[test]
     fn ranks_are_counted_over_all_machines() {
         assert_eq!((numbers(0, 0), numbers(2, 3)), ("rank 0".to_owned(), "ranks 2 to 3".to_owned()));
-        assert_eq!((continuing(1, 1), continuing(2, 1)), ("1 rank".to_owned(), "2 ranks".to_owned()));
-        assert_eq!(continuing(2, 3), "6 ranks, 2 of them on this machine");
+        assert_eq!((continuing(1, 1, 1), continuing(2, 2, 1)), ("1 rank".to_owned(), "2 ranks".to_owned()));
+        assert_eq!(continuing(2, 6, 3), "6 ranks, 2 of them on this machine");
     }
 }

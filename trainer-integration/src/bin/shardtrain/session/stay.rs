@@ -94,8 +94,11 @@ fn train(
     // One that comes too late to a group does not take a place in the next.
     let run = format!("{}, group {generation}", args.run);
     let given_up = seat.is_over.clone();
-    let collective =
-        join_as(args, &session.target, TcpOptions { run, join_timeout, timeout, host: None, given_up })?;
+    let collective = join_as(
+        args,
+        &session.target,
+        TcpOptions { run, join_timeout, timeout, given_up, ..TcpOptions::default() },
+    )?;
     let mut is_formed = generation == 1;
     let mut goes_on = |going_on: GoingOn, progress: Option<&Progress>| {
         let formed = (!is_formed).then(|| reforming(&seat.place, going_on, progress, last));
