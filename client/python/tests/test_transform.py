@@ -101,6 +101,65 @@ def test_another_transform_is_called_from_then_on(store):
     own.close()
 
 
+def makespan(durations, count, window_of):
+    """Seconds until all batches were handed out in order: `count` processes, `window_of(note)` many in work at once."""
+    free, ends, handed, now = [0.0] * count, [], 0, 0.0
+    note, size = window_of()
+    while handed < len(durations):
+        while len(ends) < len(durations) and len(ends) - handed < size():
+            begins = max(now, min(free))
+            free[free.index(min(free))] = begins + durations[len(ends)]
+            ends.append(begins + durations[len(ends)])
+        now = max(now, ends[handed])
+        note(durations[handed])
+        handed += 1
+    return now
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_slow_batches_hold_up_no_others(seed):
+    draw = random.Random(seed)
+    count, slowness = draw.randint(2, 8), draw.uniform(2, 12)
+    durations = [slowness if draw.random() < 0.04 else draw.uniform(0.8, 1.2) for _ in range(3000)]
+
+    def learned():
+        window = _transform.Window(count)
+        return lambda seconds: window.note(seconds, 1000), lambda: window.size
+
+    least = max(sum(durations) / count, max(durations))
+    assert makespan(durations, count, learned) < 1.06 * least
+    fixed = makespan(durations, count, lambda: (lambda _: None, lambda: 2 * count))
+    assert makespan(durations, count, learned) <= fixed
+
+
+def test_a_window_is_bounded_by_number_and_bytes():
+    window = _transform.Window(4)
+    assert window.size == 8
+    for seconds in [*[1.0] * 200, 100.0]:
+        window.note(seconds, 1 << 10)
+    assert window.size == 64
+    for seconds in [*[1.0] * 200, 100.0]:
+        window.note(seconds, 16 << 20)
+    assert 8 < window.size <= 20, "256 MiB of results"
+    for _ in range(256):
+        window.note(1.0, 1 << 10)
+    assert window.size == 8, "of an even load"
+
+
+def rarely_slow(sample):
+    """One sample in some batches costs a thousand times as much as the others."""
+    if int(sample["id"]) % 97 == 0:
+        sum(range(3_000_000))
+    return {"id": sample["id"]}
+
+
+def test_more_batches_are_in_work_when_some_are_slow_and_their_order_stays(store):
+    expected = ids(loader(store))
+    made = loader(store, transform=rarely_slow, transform_processes=2)
+    assert ids(made) == expected
+    assert made._processes.window.size > 2 * 2
+
+
 def test_a_collate_fn_without_a_transform_is_called_there_too(store):
     own = in_processes(store, collate_fn=listed)
     assert sorted(int(number) for batch in own for number in batch) == EVERY

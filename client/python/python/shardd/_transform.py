@@ -16,13 +16,21 @@ from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from hashlib import blake2b
+from math import ceil
 from multiprocessing import get_all_start_methods, get_context
+from time import perf_counter
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-# How many micro-batches each process has before it.
-_AHEAD = 2
+# How many micro-batches each process has before it: at least, and at most.
+_AHEAD, _MOST_AHEAD = 2, 16
+
+# How many bytes of results may wait beyond the least number of micro-batches.
+_MOST_BYTES = 256 << 20
+
+# Of how many micro-batches the durations and sizes count.
+_REMEMBERED = 256
 
 # Seconds that processes have to end when one of them has died, before the error names it.
 _PATIENCE = 5
@@ -117,6 +125,51 @@ def _numpy_random() -> Any:
     return numpy.random
 
 
+# --- look-ahead -------------------------------------------------------------------------------------------------------------
+
+
+class Window:
+    """How many micro-batches may be in work at once, so that a slow one holds up no others.
+
+    Results leave in order. While one process works on the slowest micro-batch, each of the others finishes ``slowest / mean``,
+    which wait for it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._bytes: deque[int] = deque(maxlen=_REMEMBERED)
+
+    def note(self, seconds: float, bytes_made: int) -> None:
+        """How long a process has worked on a micro-batch, and how large the result is."""
+        self._seconds.append(seconds)
+        self._bytes.append(bytes_made)
+
+    @property
+    def size(self) -> int:
+        """In micro-batches."""
+        least, most = _AHEAD * self._count, _MOST_AHEAD * self._count
+        if not (total := sum(self._seconds)):
+            return least
+        slowest = max(self._seconds) * len(self._seconds) / total
+        wanted = least + ceil((self._count - 1) * (slowest - 1))
+        if total_bytes := sum(self._bytes):
+            most = min(most, _MOST_BYTES * len(self._bytes) // total_bytes)
+        return max(least, min(wanted, most))
+
+
+def bytes_of(result: Any) -> int:
+    """Bytes of the tensors and arrays in a batch."""
+    if isinstance(result, dict):
+        return sum(map(bytes_of, result.values()))
+    if isinstance(result, (list, tuple)):
+        return sum(map(bytes_of, result))
+    if isinstance(result, (bytes, str)):
+        return len(result)
+    size = getattr(result, "nbytes", 0)
+    return size if isinstance(size, int) else 0
+
+
 # --- processes --------------------------------------------------------------------------------------------------------------
 
 
@@ -148,7 +201,7 @@ class Processes:
         self._owner = os.getpid()
         self._were_killed = False
         self._have_worked = False
-        self.ahead = _AHEAD * count
+        self.window = Window(count)
         _running.add(self)
 
     def can_be_used(self) -> bool:
@@ -165,8 +218,9 @@ class Processes:
     def result(self, begun: Future[Any]) -> Any:
         """The result."""
         try:
-            result = begun.result()
+            seconds, size, result = begun.result()
             self._have_worked = True
+            self.window.note(seconds, size)
             return result
         except BrokenProcessPool as error:
             raise self._died() from error
@@ -240,7 +294,7 @@ def in_order(
             if (now := processes()) is not doing:
                 doing = now
                 begun = deque((item, batch, None if batch is None else doing.begin(batch)) for item, batch, _ in begun)
-            while not is_over and len(begun) < doing.ahead:
+            while not is_over and len(begun) < doing.window.size:
                 if (following := next(items, None)) is None:
                     is_over = True
                 else:
@@ -282,10 +336,13 @@ def _start(work: Work) -> None:
         torch.set_num_threads(1)
 
 
-def _run(seed: int, batch: Any) -> Any:
+def _run(seed: int, batch: Any) -> tuple[float, int, Any]:
+    """How many seconds the batch took, the size of its result, and the result."""
     assert _work is not None
+    begun = perf_counter()
     _seed(seed)
-    return _work(batch)
+    result = _work(batch)
+    return perf_counter() - begun, bytes_of(result), result
 
 
 # --- at the end of the interpreter ------------------------------------------------------------------------------------------
