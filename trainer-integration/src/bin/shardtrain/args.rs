@@ -386,10 +386,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) launched_by: Option<u32>,
 
-    /// How many ranks the training began with, which decides how many virtual ranks it has where nothing else does
-    #[arg(long, value_name = "COUNT", hide = true)]
-    pub(crate) launched_ranks: Option<u32>,
-
     /// Save the weights (rank 0 does)
     #[arg(help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) save: Option<PathBuf>,
@@ -401,7 +397,7 @@ pub(crate) struct Args {
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
 /// ranks are in a record by themselves.
-const ELSEWHERE: [&str; 37] = [
+const ELSEWHERE: [&str; 36] = [
     "server",
     "store",
     "context",
@@ -433,7 +429,6 @@ const ELSEWHERE: [&str; 37] = [
     "trace",
     "log_every_s",
     "launched_by",
-    "launched_ranks",
     "save",
     "checkpoints",
     "checkpoint_seconds",

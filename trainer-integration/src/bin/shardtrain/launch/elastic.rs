@@ -120,7 +120,6 @@ impl<'a> Launcher<'a> {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(&self.launch.arguments);
         command.args(["--launched-by", &std::process::id().to_string()]);
-        command.args(["--launched-ranks", &self.launch.nproc.to_string()]);
         for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GROUP_RANK"] {
             command.env_remove(name);
         }

@@ -357,7 +357,6 @@ impl Round<'_> {
             None => {
                 let mut command = Command::new(std::env::current_exe()?);
                 command.args(self.arguments(rank, settings)).args(["--launched-by", &launcher]);
-                command.args(["--launched-ranks", &self.share.world.to_string()]);
                 command
             }
         };
