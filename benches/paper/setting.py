@@ -85,7 +85,7 @@ def cells(which):
         return [whole(16, 0), Cell(16, 16, "sorted", "0", "independent", 0)]
     if which == "many":
         kinds = [whole, *(lambda p, seed, v, rate, q=q: many(q, seed, rate) for q in ("0", "0.1", "1"))]
-        return [kind(1024, seed, 1024, rate) for seed in range(3) for rate in MANY_RATES for kind in kinds]
+        return [kind(1024, seed, 1024, rate) for seed in range(SEEDS) for rate in MANY_RATES for kind in kinds]
     chosen = [cell for seed in range(SEEDS) for cell in judged(seed)]
     if which == "all":
         gentler = [
@@ -99,13 +99,13 @@ def cells(which):
         turns = [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(SEEDS) for p in (16, 64) for q in ("0.1", "0.3")]
         rest = [
             Cell(p, p, data, q, selection, seed)
-            for seed in range(3)
+            for seed in range(SEEDS)
             for data in ("sorted", "iid")
             for selection in ("independent", "cyclic")
             for q in ("1", "0.01", "1,0.01", "0.1", "0.3")
             for p in (16, 64)
         ]
-        four = [whole(64, seed, 4) for seed in range(3)]
+        four = [whole(64, seed, 4) for seed in range(SEEDS)]
         chosen = list(dict.fromkeys([*chosen, *gentler, *turns[:12], *rest, *four, *turns]))
     return chosen
 
