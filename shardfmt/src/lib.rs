@@ -11,7 +11,7 @@
 //! Everything is content-addressed and deterministic: the same rows give the same shards, and the same shards
 //! and configuration the same manifest, on every machine and with any number of threads. Input from outside
 //! is checked; bad bytes give an error that names the fault, never a panic. `docs/FORMAT.md` has the format
-//! to the bit.
+//! to the bit, and `docs/PROMISES.md` the tests of these promises.
 //!
 //! Pure and synchronous: no runtime, no network, no clock.
 //!

@@ -1,5 +1,5 @@
 //! Trains models on what a [`shardd-client`](shardd_client) loader reads, with the same weights on any number of
-//! processes.
+//! processes. `docs/PROMISES.md` names the tests of that.
 
 pub mod block;
 pub mod buckets;

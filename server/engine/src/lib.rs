@@ -3,7 +3,7 @@
 //!
 //! [`engine`] does this over two traits, [`peers::Peers`] and [`shardd_store::metastore::Metastore`], and [`cache`] keeps
 //! the bytes on disk. The plan alone decides which samples are read in which order: nothing here can change that, only
-//! how long it takes.
+//! how long it takes. `docs/PROMISES.md` names the tests of that.
 
 pub mod cache;
 pub mod engine;

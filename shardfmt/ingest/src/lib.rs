@@ -7,8 +7,8 @@
 //! (`sorter.rs`), which survive the process (`work.rs`), so that a killed ingest resumes.
 //!
 //! The version depends on the input and the [`IngestConfig`] alone: not on the number of threads, the memory, the
-//! machine, the clock, interruptions, or where the input lies. This module knows nothing of networks, names of datasets or
-//! commits.
+//! machine, the clock, interruptions, or where the input lies (`docs/PROMISES.md` names the tests). This module
+//! knows nothing of networks, names of datasets or commits.
 //!
 //! ```
 //! use shardd_ingest::{IngestConfig, Inputs, Mix, NoProgress, Resources, Sink, Source, ingest};

@@ -2,7 +2,8 @@
 //!
 //! A [`Plan`] is a pure function of a [`PlanDocument`] and the rows of the version's shards, integer arithmetic only,
 //! the same on every machine and in every release. It deliberately knows no nodes, no placement, no files and no time:
-//! those change how fast a sample is read, never which. `docs/PLAN.md` describes the algorithm to the bit.
+//! those change how fast a sample is read, never which. `docs/PLAN.md` describes the algorithm to the bit, and
+//! `docs/PROMISES.md` names the tests of these promises.
 //!
 //! ```
 //! use shardd_plan::{Epoch, Plan, PlanDocument, PlanOptions, Shape, SlotTable};

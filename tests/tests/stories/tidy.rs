@@ -1,12 +1,13 @@
 //! The repository's own rules that a program can check: dependencies between crates, cycles between modules,
-//! licences, the places that may name a crate, the links of documents, and the English of documents, comments
-//! and strings. `docs/STYLE.md` says why.
+//! licences, the places that may name a crate, the links of documents, the sources of their promises and
+//! figures, and the English of documents, comments and strings. `docs/STYLE.md` says why.
 //!
 //! A rule that fails lists every offence, each with the file to open.
 
 pub(crate) mod english;
 mod licence;
 mod modules;
+mod promises;
 mod repository;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,6 +19,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use modules::Modules;
+use promises::Known;
 use repository::{calls, code_paths, files, links, names_crate, read, root, sources};
 
 /// What lies at the top of the repository; files that begin with a dot are welcome, too.
@@ -196,6 +198,9 @@ const CRATE_ROOTS: &[&str] = &[
     "trainer-integration/src/lib.rs",
     "trainer-integration/src/bin/shardtrain/main.rs",
 ];
+
+/// Pages whose figures have no source beside them: programs make both from the results of benches.
+const MADE_OF_RESULTS: &[&str] = &["docs/PAPER.md", "docs/PERFORMANCE.md"];
 
 /// The widest line of a document's prose, in characters. Rows of tables may be wider.
 const WIDEST: usize = 110;
@@ -480,6 +485,46 @@ fn documents_point_at_what_exists() {
         }
     }
     none("documents keep up with the code", offences);
+}
+
+#[test]
+fn every_promise_names_a_test_or_a_bench_that_exists() {
+    let (page, known) = ("docs/PROMISES.md", known());
+    let faults = promises::unproven(&read(page), &known);
+    none("a promise has a test", faults.into_iter().map(|(line, fault)| format!("{page}:{line} {fault}")));
+}
+
+#[test]
+fn documents_name_the_sources_of_their_figures_and_tests_that_exist() {
+    let known = known();
+    let mut offences = Vec::new();
+    for page in files().iter().filter(|file| is_page_for_readers(file)) {
+        let text = read(page);
+        let unsourced = promises::unsourced(&text, &known).into_iter();
+        offences.extend(unsourced.map(|(line, figure)| format!("{page}:{line} has {figure}, and no source")));
+        let unknown = promises::unknown_tests(&text, &known).into_iter();
+        offences.extend(unknown.map(|(line, name)| format!("{page}:{line} names {name}, which is no test")));
+    }
+    none("a section with a measured figure names its test or bench (docs/CONTRIBUTING.md)", offences);
+}
+
+/// Whether a file is a page that people write for readers: the README files of the repository and the Python
+/// package, and those in `docs` but records of decisions, copies of help texts, and pages made of results.
+fn is_page_for_readers(file: &str) -> bool {
+    let is_readme = ["README.md", "client/python/README.md"].contains(&file);
+    let is_left_out = ["docs/adr/", "docs/reference/"].iter().any(|folder| file.starts_with(folder));
+    let is_doc = file.starts_with("docs/") && file.ends_with(".md") && !is_left_out;
+    (is_readme || is_doc) && !MADE_OF_RESULTS.contains(&file)
+}
+
+/// All files, and the tests in them.
+fn known() -> Known {
+    let mut known = Known::default();
+    for file in files() {
+        let has_code = [".rs", ".py"].iter().any(|ending| file.ends_with(ending));
+        known.add(file, &if has_code { read(file) } else { String::new() });
+    }
+    known
 }
 
 #[test]
