@@ -246,6 +246,16 @@ impl SharedBlocks {
         SharedMemory(Arc::clone(&self.0))
     }
 
+    fn column(&self, number: usize, lease: Lease) -> Column {
+        let entry = &self.0.head().entries[number];
+        let bytes = entry.bytes.load(Relaxed) as usize;
+        // SAFETY: the block is mapped for as long as the lease lives, and no process writes to it but the one that
+        // received or claimed it.
+        let bytes = unsafe { Buffer::from_custom_allocation(self.0.block(entry), bytes, Arc::new(lease)) };
+        let values: ArrayRef = Arc::new(UInt8Array::new(bytes.into(), None));
+        Column::new(&Arc::new(Field::new("block", DataType::UInt8, false)), &values)
+    }
+
     fn entry(&self, number: usize) -> PyResult<&Entry> {
         self.0.entries().get(number).ok_or_else(|| {
             PyValueError::new_err(format!("there is no block {number} of {}", self.0.entries().len()))
@@ -293,19 +303,20 @@ impl SharedBlocks {
         Some((number, 0))
     }
 
+    /// A block for `len` bytes or more, which is used again when the last tensor of it is gone; `None` if there is no
+    /// room. Its bytes are those of its former use.
+    fn claim(&self, len: usize) -> Option<Column> {
+        let number = self.0.claim(len)?;
+        Some(self.column(number, Lease::new(&self.0, number, false)))
+    }
+
     /// The bytes of the block of a message. It is used again when the last tensor of them is gone.
     fn receive(&self, number: usize) -> PyResult<Column> {
         let entry = self.entry(number)?;
         if !entry.receive() {
             return Err(PyRuntimeError::new_err(format!("block {number} was received before")));
         }
-        let lease = Arc::new(Lease::new(&self.0, number, true));
-        let bytes = entry.bytes.load(Relaxed) as usize;
-        // SAFETY: the block is mapped for as long as the lease lives, and no process writes to it but the one that
-        // received it.
-        let bytes = unsafe { Buffer::from_custom_allocation(self.0.block(entry), bytes, lease) };
-        let values: ArrayRef = Arc::new(UInt8Array::new(bytes.into(), None));
-        Ok(Column::new(&Arc::new(Field::new("block", DataType::UInt8, false)), &values))
+        Ok(self.column(number, Lease::new(&self.0, number, true)))
     }
 
     /// Claims the free blocks beyond `keep` of them whose pages can be given back: of each its number, and where it

@@ -93,6 +93,20 @@ def test_the_work_is_done_by_as_many_processes_and_not_by_this_one(store):
     own.close()
 
 
+def test_batches_go_there_and_back_in_memory_that_is_used_again(store):
+    made = loader(store, transform=double, transform_processes=2)
+    micro_batches = 0
+    for _ in range(3):
+        batches = list(made)
+        micro_batches += len(batches)
+        assert sorted(ids(batches)) == [2 * number for number in EVERY]
+        del batches
+    _, blocks = made._processes._batches._map()
+    there, used = blocks.counts()
+    assert 0 < there < 2 * 2 * micro_batches, "of two columns, there and back"
+    assert used <= 2, "the last batch may have to stand in for one without samples"
+
+
 def test_another_transform_is_called_from_then_on(store):
     own = in_processes(store, double)
     assert sorted(ids(own)) == [2 * number for number in EVERY]

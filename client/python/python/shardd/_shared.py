@@ -1,4 +1,4 @@
-"""Batches of workers of PyTorch's loader, handed over in shared memory."""
+"""Batches that processes hand over in shared memory: workers of PyTorch's loader, and processes of `transform`."""
 
 from __future__ import annotations
 
@@ -91,6 +91,49 @@ class SharedBatches:
         number, offset = found
         return self._token, number, offset // width, tensor.dtype, shape, strides
 
+    def packed(self, batch: Any) -> Any:
+        """The batch as it goes to a process that has this memory: its tensors are copied into it."""
+        from . import _device
+
+        def pack(tensor: torch.Tensor) -> Any:
+            message = self.send(tensor) if self._map() is not None else None
+            return tensor if message is None else _Sent(message)
+
+        return _device.apply(pack, batch)
+
+    def collate(self, samples: list[Any]) -> Any:
+        """The samples as a batch, as PyTorch's ``default_collate`` makes it, gathered into this memory."""
+        from torch.utils.data import default_collate
+
+        try:
+            from torch.utils.data._utils.collate import collate, default_collate_fn_map
+        except ImportError:
+            return default_collate(samples)
+        import torch
+
+        return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: self._stack})
+
+    def _stack(self, tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+        import torch
+
+        first = tensors[0]
+        is_plain = (first.device.type, first.layout) == ("cpu", torch.strided) and type(first) is torch.Tensor
+        if not is_plain or any(it.requires_grad or it.shape != first.shape or it.dtype != first.dtype for it in tensors):
+            return self._default_stack(tensors, collate_fn_map)
+        memory = self._map()
+        block = memory and memory[1].claim(len(tensors) * first.numel() * first.element_size())
+        if block is None:
+            return self._default_stack(tensors, collate_fn_map)
+        storage = torch.from_dlpack(block).untyped_storage()
+        shape = (len(tensors), *first.shape)
+        return torch.stack(tensors, 0, out=torch.empty(0, dtype=first.dtype).set_(storage, 0, shape))
+
+    @staticmethod
+    def _default_stack(tensors: Sequence[torch.Tensor], collate_fn_map: Any) -> torch.Tensor:
+        from torch.utils.data._utils.collate import collate_tensor_fn
+
+        return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
+
     def receive(self, number: int, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         """The tensor of a message."""
         import torch
@@ -116,6 +159,16 @@ class SharedBatches:
             self._take(state[0].detach(), state[1])
         else:
             self.__init__()
+
+
+class _Sent:
+    """A message, which a tensor takes the place of where it is received."""
+
+    def __init__(self, message: tuple[Any, ...]) -> None:
+        self._message = message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _receive, self._message
 
 
 # The memories of this process, by what messages call them.

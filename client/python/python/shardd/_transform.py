@@ -21,6 +21,8 @@ from multiprocessing import get_all_start_methods, get_context
 from time import perf_counter
 from typing import Any, TypeVar
 
+from ._shared import SharedBatches
+
 T = TypeVar("T")
 
 # How many micro-batches each process has before it: at least, and at most.
@@ -42,6 +44,8 @@ class Work:
     def __init__(self, transform: Callable[[dict[str, Any]], Any] | None, collate_fn: Callable[[list[Any]], Any] | None) -> None:
         self.transform = transform
         self.collate_fn = collate_fn
+        # What puts batches together without a `collate_fn`.
+        self.collate_default: Callable[[list[Any]], Any] = _default_collate
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Work) and other.transform is self.transform and other.collate_fn is self.collate_fn
@@ -50,13 +54,13 @@ class Work:
         samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
         if self.transform is not None:
             samples = [self.transform(sample) for sample in samples]
-        return (self.collate_fn or _default_collate())(samples)
+        return (self.collate_fn or self.collate_default)(samples)
 
 
-def _default_collate() -> Callable[[list[Any]], Any]:
+def _default_collate(samples: list[Any]) -> Any:
     from torch.utils.data import default_collate
 
-    return default_collate
+    return default_collate(samples)
 
 
 # --- random numbers ---------------------------------------------------------------------------------------------------------
@@ -178,7 +182,8 @@ class TransformDied(RuntimeError):
 
 
 class Processes:
-    """Processes that do some work to one batch after another. Tensors go there and back in shared memory that has no name."""
+    """Processes that do some work to one batch after another. Tensors go there and back in shared memory, whose pages are used
+    again."""
 
     def __init__(self, count: int, work: Work) -> None:
         try:
@@ -196,8 +201,10 @@ class Processes:
             # Loaded once, and forked.
             context.set_forkserver_preload(["__main__", "shardd._transform", *(["torch"] if torch is not None else [])])
         self.work = work
+        # Memory that all of them have. With them it is given up, and so is what lies in it for a process that is gone.
+        self._batches = SharedBatches() if torch is not None else None
         self._started = _Started(context)
-        self._executor = ProcessPoolExecutor(count, self._started, _start, (work,))
+        self._executor = ProcessPoolExecutor(count, self._started, _start, (work, self._batches))
         self._owner = os.getpid()
         self._were_killed = False
         self._have_worked = False
@@ -210,8 +217,9 @@ class Processes:
 
     def begin(self, task: tuple[int, Any]) -> Future[Any]:
         """The result of a batch, whose seed comes first."""
+        seed, batch = task
         try:
-            return self._executor.submit(_run, *task)
+            return self._executor.submit(_run, seed, batch if self._batches is None else self._batches.packed(batch))
         except BrokenProcessPool as error:
             raise self._died() from error
 
@@ -327,9 +335,11 @@ def _take(begun: deque[tuple[T, Any, Future[Any] | None]], doing: Processes) -> 
 _work: Work | None = None
 
 
-def _start(work: Work) -> None:
+def _start(work: Work, batches: SharedBatches | None) -> None:
     global _work
     _work = work
+    if batches is not None and batches.hand_over() is not None:
+        work.collate_default = batches.collate
     # An interruption is meant for the process that trains, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if (torch := sys.modules.get("torch")) is not None:
