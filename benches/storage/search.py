@@ -24,7 +24,7 @@ class Search:
         if not runs:
             return None
         median = statistics.median(runs)
-        if len(runs) < self.rounds and abs(median - FED) < CLEAR:
+        if median and len(runs) < self.rounds and abs(median - FED) < CLEAR:
             return None
         return median >= FED
 
@@ -39,7 +39,8 @@ class Search:
         best = self.fed()
         failed = min((number for number in self.runs if not self.passes(number) and number > best), default=None)
         if best + 1 == failed or best == self.most:
-            short = [number for number in (best, failed) if number and len(self.runs[number]) < self.rounds]
+            # Those that did not end are not repeated.
+            short = [number for number in (best, failed) if number and len(self.runs[number]) < self.rounds and any(self.runs[number])]
             return self._to(short[0]) if short else None
         if not self.runs:
             return self._to(self.at)
