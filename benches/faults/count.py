@@ -24,23 +24,32 @@ def of_replicas(lines, steps, samples):
 
     A replica that died after its gradient was added wrote no end. The number of participants, which the others write,
     says whether it was among them."""
-    begun, ended, participants, tried = {}, {}, {}, Counter()
+    begun, ended, participants, again = {}, {}, {}, set()
+    furthest, undone = -1, 0
     for line in lines:
-        at = line["step"], line["rank"]
+        step, at = line["step"], (line["step"], line["rank"])
         if line["event"] == "begin":
+            if at in begun and step > furthest:
+                again.add(step)
             begun[at] = line["ids"]
-            tried[at] += 1
         elif line["takes_part"]:
-            ended.setdefault(line["step"], set()).add(line["rank"])
-            participants[line["step"]] = line["participants"]
+            if step < furthest:
+                # No replica was left, and they began from the first weights.
+                undone += furthest - step + 1
+                for number in range(step, furthest + 1):
+                    ended.pop(number, None)
+                for key in [key for key in begun if key[0] > step]:
+                    del begun[key]
+            furthest = step
+            ended.setdefault(step, set()).add(line["rank"])
+            participants[step] = line["participants"]
     final = []
     for step in range(steps):
         ranks = set(ended.get(step, ()))
         absent = [rank for at, rank in begun if at == step and rank not in ranks]
         ranks.update(absent[: max(participants.get(step, 0) - len(ranks), 0)])
         final += [begun[step, rank] for rank in ranks]
-    repeated = sum(1 for step in range(steps) if max((tried[at] for at in tried if at[0] == step), default=0) > 1)
-    return counted(final, samples) | {"recomputed": repeated}
+    return counted(final, samples) | {"recomputed": len(again) + undone}
 
 
 def counted(batches, samples):

@@ -196,7 +196,7 @@ class Torchrun(Logged):
 class Torchft(Logged):
     """A replica in each process, and torchft's lighthouse with the settings of its README."""
 
-    title = "torchft"
+    title, failures = "torchft", 0
 
     def names(self):
         return ["lighthouse", *map(str, range(RANKS))]
@@ -213,11 +213,21 @@ class Torchft(Logged):
             own = {**self.environment, "BENCH_REPLICA": name, "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{self.port}"}
             self.spawn(name, [self.setting.torchft_python, "-B", HERE / "replica.py"], own)
 
+    def poll(self):
+        """A replica that failed by itself is started again as well, as torchelastic would."""
+        for name, process in list(self.processes.items()):
+            if process.poll() not in (None, 0):
+                self.kill(name)
+                self.failures += 1
+        return super().poll()
+
     def fault(self, fault):
-        self.kill(str(fault.victim % RANKS))
+        running = sorted(name for name in self.processes if name != "lighthouse")
+        self.kill(running[fault.victim % len(running)])
 
     def counts(self):
-        return count.of_replicas(self.lines(), self.setting.steps, self.setting.steps * GLOBAL_BATCH)
+        counts = count.of_replicas(self.lines(), self.setting.steps, self.setting.steps * GLOBAL_BATCH)
+        return {**counts, "failed_by_themselves": self.failures}
 
 
 SYSTEMS = {"shardtrain": Shardtrain, "torchrun": Torchrun, "torchft": Torchft}

@@ -42,6 +42,11 @@ class Replicas(unittest.TestCase):
         lines = [*self.first, begin(1, 0, 2), begin(1, 1, 3), begin(1, 0, 2), end(1, 0, takes_part=True, participants=1)]
         self.assertEqual(count.of_replicas(lines, 2, 4), {"lost": 1, "twice": 0, "recomputed": 1})
 
+    def test_replicas_that_all_died_begin_from_the_first_step(self):
+        second = [begin(1, 0, 2), begin(1, 1, 3), end(1, 0, takes_part=True, participants=2), end(1, 1, takes_part=True, participants=2)]
+        alone = [begin(0, 0, 0), end(0, 0, takes_part=True, participants=1), begin(1, 0, 2), end(1, 0, takes_part=True, participants=1)]
+        self.assertEqual(count.of_replicas(self.first + second + alone, 2, 4), {"lost": 2, "twice": 0, "recomputed": 2})
+
     def test_a_replica_that_heals_adds_nothing(self):
         healing = [begin(1, 1, 3), end(1, 1, takes_part=False, participants=1)]
         lines = [*self.first, begin(1, 0, 2), *healing, end(1, 0, takes_part=True, participants=1)]
