@@ -18,7 +18,7 @@ EVERY = int(os.environ["BENCH_CHECKPOINT_EVERY"])
 def main():
     torch.set_num_threads(1)
     rank = int(os.environ["RANK"])
-    # PyTorch 2.15 leaves the addresses of the ranks that died in the launcher's store: without a prefix, no restart succeeds.
+    # PyTorch 2.15 leaves the addresses of the ranks that died in the launcher's store: restarts without a prefix failed.
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
     store = dist.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
