@@ -1,5 +1,6 @@
 """The machine and the versions that a document of figures is of."""
 
+import json
 import os
 import platform
 import re
@@ -17,6 +18,13 @@ CRATES = ["arrow", "axum", "blake3", "burn", "parquet", "quinn", "shardd", "sled
 
 def now():
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def lines(document):
+    """The JSON of a document, with a line for each of its runs."""
+    head = {key: value for key, value in document.items() if key != "runs"}
+    runs = ",\n".join(json.dumps(run) for run in document["runs"])
+    return json.dumps(head)[:-1] + f', "runs": [\n{runs}\n]}}\n'
 
 
 def machine():

@@ -229,5 +229,12 @@ class Registry(unittest.TestCase):
                 self.assertIn(f'"{name}"', main)
 
 
+class OtherBenches(unittest.TestCase):
+    def test_their_arithmetic_holds(self):
+        for tests in ("storage/tests.py", "faults/tests.py"):
+            done = subprocess.run([sys.executable, "-B", HERE.parent / tests], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, f"{tests}: {done.stderr}")
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -20,10 +20,16 @@ pub fn populate(bytes: &[u8]) -> io::Result<()> {
     }
 }
 
+/// Linux reads no more for one call than the disk's `read_ahead_kb` (128 by default), whatever the range. The rest
+/// would be read page by page as it is touched.
+const ASKED_AT_ONCE: usize = 128 << 10;
+
 /// Begins to read the pages that `bytes` lie in, and does not wait.
 pub fn will_need(bytes: &[u8]) {
-    // A wish: if it is not heard, they are read later.
-    let _ = advise(bytes, Advice::WillNeed);
+    for piece in bytes.chunks(ASKED_AT_ONCE) {
+        // A wish: if it is not heard, they are read later.
+        let _ = advise(piece, Advice::WillNeed);
+    }
 }
 
 /// Says of mapped `bytes` that who touches a page wants this page alone. Else the kernel reads as many beside
