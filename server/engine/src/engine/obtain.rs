@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use futures::stream::{self, TryStreamExt};
+use futures::stream::{self, StreamExt, TryStreamExt};
 use shardd_api::explain::{MissSource, Wanted};
 use shardd_api::node::NodeId;
 use shardd_api::timeline::Work;
@@ -121,22 +121,20 @@ impl Engine {
         let for_reader = left.iter().filter(|_| !is_short);
         let by_shard = group(for_reader.map(|grain| (run.shard_of(*grain), *grain)));
         let mut by_reader: BTreeMap<NodeId, Vec<GrainNo>> = BTreeMap::new();
+        let mut own = Vec::new();
         for (shard, grains) in by_shard {
             match run.reader(shard, epoch) {
-                Some(reader) if reader == self.node => {
-                    if let Some(whole) = self.read_as_reader(run, shard, epoch, None).await {
-                        let built = grains
-                            .iter()
-                            .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
-                            .collect::<Result<_, EngineError>>()?;
-                        let absorbed = self.absorb(run, epoch, built).await;
-                        self.note_missed(run, given(MissSource::Store), &absorbed);
-                        settle(absorbed, &mut left, loose);
-                    }
-                }
+                Some(reader) if reader == self.node => own.push(self.read_own(run, epoch, shard, grains)),
                 Some(reader) => by_reader.entry(reader).or_default().extend(grains),
                 None => {}
             }
+        }
+        // A step has rows of many shards. One after the other, each would cost a round trip to the store, and the
+        // filling of the cache would wait for all of them: their grains are claimed here.
+        let mut read = stream::iter(own).buffer_unordered(SHARDS_AT_ONCE);
+        while let Some(absorbed) = read.try_next().await? {
+            self.note_missed(run, given(MissSource::Store), &absorbed);
+            settle(absorbed, &mut left, loose);
         }
         let reader = given(MissSource::Reader);
         self.ask(run, reader, keep, by_reader, FetchMode::Read, READER_TIMEOUT, &mut left, loose).await;
@@ -168,6 +166,24 @@ impl Engine {
         }
         debug_assert!(left.is_empty(), "the origin has every grain");
         Ok(())
+    }
+
+    /// Grains of a shard whose reader is this node, cut from the whole shard. None of them if it is not read whole.
+    async fn read_own(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        shard: u32,
+        grains: Vec<GrainNo>,
+    ) -> Result<Absorbed, EngineError> {
+        let Some(whole) = self.read_as_reader(run, shard, epoch, None).await else {
+            return Ok(Absorbed::default());
+        };
+        let built = grains
+            .iter()
+            .map(|grain| Ok((*grain, whole.grain(run, *grain)?)))
+            .collect::<Result<_, EngineError>>()?;
+        Ok(self.absorb(run, epoch, built).await)
     }
 
     /// A few other live nodes, the next ones by name.
@@ -619,7 +635,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// How many nodes are asked that need not have a grain, before the store is.
 const NEIGHBOURS: usize = 3;
 
-/// How many shards' grains are fetched at once while a cache is filled.
+/// How many shards' grains are fetched at once, to fill a cache or for a step.
 const SHARDS_AT_ONCE: usize = 4;
 
 /// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
