@@ -88,4 +88,23 @@ fn collectives_are_measured_with_certificates_too() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&report["transport"], &report["is_encrypted"]), (&"tcp".into(), &true.into()));
+
+    // Empty variables are none, and an authority alone asks for nothing.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+    command.args([
+        "bench-comm",
+        "--world",
+        "2",
+        "--sizes",
+        "1KiB",
+        "--operations",
+        "all_reduce",
+        "--time",
+        "20",
+    ]);
+    command.env("SHARDD_TLS_CERT", "").env("SHARDD_TLS_KEY", "").env("SHARDD_TLS_CA", "/nowhere/ca.pem");
+    let output = command.arg("--json").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["is_encrypted"], false);
 }

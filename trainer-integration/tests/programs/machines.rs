@@ -24,7 +24,8 @@ fn machines_with_different_numbers_of_ranks_train_the_same_weights_and_start_aga
         let node_rank = node.to_string();
         let kept = ["--checkpoints", kept.to_str().unwrap(), "--checkpoint-every", "3", "--master", &master];
         let arguments = [&SETTINGS[..], &kept, &certificates[node].flags()].concat();
-        Launcher::start(&store, &["--nproc", nproc, "--nnodes", "2", "--node-rank", &node_rank], &arguments)
+        let launch = ["--nproc", nproc, "--min-ranks", "4", "--nnodes", "2", "--node-rank", &node_rank];
+        Launcher::start(&store, &launch, &arguments)
     };
     // The machines may come in any order.
     let second = launch(1, "3");
@@ -72,6 +73,22 @@ fn a_launcher_that_is_started_again_comes_with_as_many_ranks_as_it_now_has() {
         assert_eq!(code, Some(0), "{said}");
     }
     assert_eq!(outcome(&read_report(&store)), outcome(&whole));
+}
+
+#[test]
+fn the_least_number_of_ranks_is_that_of_all_machines() {
+    let store = DigitsStore::new();
+    let master = free_address();
+    let arguments = [&SETTINGS[..], &["--master", &master]].concat();
+    let launch = |node: &str| {
+        let launch = ["--nproc", "1", "--min-ranks", "3", "--nodes", "2", "--node", node];
+        Launcher::start(&store, &launch, &arguments)
+    };
+    for launcher in [launch("0"), launch("1")] {
+        let (code, said) = launcher.end();
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("together have 2 ranks, and --min-ranks asks for 3"), "{said}");
+    }
 }
 
 /// The launcher of a program that writes its environment to a file of its rank.

@@ -3,31 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use shardd_store::connect::{Servers, Target};
-use shardd_trainer::collective::tcp::{Tls, TlsError};
+use shardd_trainer::collective::tcp::{Tls, TlsError, TlsFiles};
 
 /// The certificates of a rank: all ranks have some, or none has.
 #[derive(clap::Args, Clone, Debug, Default)]
 pub(crate) struct TlsArgs {
     /// Certificate (PEM) to show to other ranks, as `shardctl certs issue` makes it; ranks then connect over TLS 1.3 and
-    /// verify each other
-    #[arg(hide_short_help = true, long, value_name = "FILE", env = "SHARDD_TLS_CERT", requires = "tls_key")]
+    /// verify each other [env: SHARDD_TLS_CERT]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     tls_cert: Option<PathBuf>,
 
-    /// Key (PEM) to --tls-cert
-    #[arg(hide_short_help = true, long, value_name = "FILE", env = "SHARDD_TLS_KEY", requires = "tls_cert")]
+    /// Key (PEM) to --tls-cert [env: SHARDD_TLS_KEY]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     tls_key: Option<PathBuf>,
 
     /// CA certificates (PEM) that must sign those of other ranks [default: ca.pem beside --tls-cert, else those of --ca,
-    /// SHARDD_CA or the context]
-    #[arg(hide_short_help = true, long, value_name = "FILE", env = "SHARDD_TLS_CA", requires = "tls_cert")]
+    /// SHARDD_CA or the context] [env: SHARDD_TLS_CA]
+    #[arg(hide_short_help = true, long, value_name = "FILE")]
     tls_ca: Option<PathBuf>,
 }
 
 impl TlsArgs {
     /// Reads the certificates, if there are any; those of nodes have the `usual` authority.
     pub(crate) fn open(&self, usual: Option<&Path>) -> Result<Option<Tls>, TlsError> {
-        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else { return Ok(None) };
-        Tls::open(cert, key, self.tls_ca.as_deref(), usual).map(Some)
+        let (cert, key, ca) = (self.tls_cert.clone(), self.tls_key.clone(), self.tls_ca.clone());
+        Tls::of_files(TlsFiles { cert, key, ca }, usual)
     }
 
     /// The same, beside these nodes or this store.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::session::Session;
 use super::tls::Tls;
-use super::wire::{Kind, MAGIC, read_greeting, write_greeting};
+use super::wire::{Kind, MAGIC, write_greeting};
 
 /// The type of the first record of TLS, a handshake (RFC 8446, 5.1).
 const HANDSHAKE: u8 = 22;
@@ -18,6 +18,8 @@ const MOST_THROWN_AWAY: usize = 1 << 20;
 
 const NEEDS_CERTIFICATE: &str = "its ranks show certificates, and this one shows none: give --tls-cert and \
     --tls-key (SHARDD_TLS_CERT and SHARDD_TLS_KEY)";
+const ANSWERS_IN_PLAINTEXT: &str = "talks in plaintext, and this rank shows a certificate: give --tls-cert and \
+    --tls-key to all ranks, or to none";
 const IS_PLAINTEXT: &str = "its ranks talk in plaintext, and this one shows a certificate: give --tls-cert and \
     --tls-key to all ranks, or to none";
 
@@ -65,14 +67,14 @@ impl Connection {
         let Some(tls) = tls else { return Ok(connection) };
         let broken = |error: rustls::Error| CallError::Untrusted(address, tls.explain(&error));
         let mut session = Box::new(Session::client(tls).map_err(broken)?);
-        // One that does not speak TLS may say so before it hangs up.
+        // One that does not speak TLS answers in plaintext. Anything could be in there: it is not read.
         let mut plaintext = false;
         let shaken = session.shake_hands(&mut connection, |connection| {
             plaintext = connection.peek()? == MAGIC[0];
             if plaintext { Err(ErrorKind::InvalidData.into()) } else { Ok(()) }
         });
         match shaken {
-            Err(_) if plaintext => Err(connection.read_refusal()),
+            Err(_) if plaintext => Err(CallError::Untrusted(address, ANSWERS_IN_PLAINTEXT.to_owned())),
             Err(error) => Err(connection.explain(error, Some(tls))),
             Ok(()) => {
                 connection.session = Some(session);
@@ -154,14 +156,6 @@ impl Connection {
         match self.stream.peek(&mut first)? {
             0 => Err(ErrorKind::UnexpectedEof.into()),
             _ => Ok(first[0]),
-        }
-    }
-
-    fn read_refusal(mut self) -> CallError {
-        match read_greeting(&mut self) {
-            Ok((Kind::Refused, bytes)) => CallError::Refused(String::from_utf8_lossy(&bytes).into_owned()),
-            Ok((kind, _)) => CallError::Failed(invalid(format!("it answered with {kind:?}"))),
-            Err(error) => CallError::Failed(error),
         }
     }
 

@@ -3,7 +3,7 @@
 //! The ranks of machine 0 come first, then those of machine 1, and so on.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use super::TcpOptions;
-use super::callers::{is_given_up, next_caller, parse, write_json};
+use super::callers::{Callers, is_given_up, parse, reason_of, write_json};
 use super::connection::{CallError, Connection, invalid};
 use super::rendezvous::{JoinError, Rendezvous};
 use super::wire::{Kind, read_greeting, write_greeting};
@@ -43,8 +43,14 @@ pub enum MeetError {
     )]
     Listen { master: String, source: io::Error },
     /// No launcher answers as that of machine 0. Start it, or correct the address.
-    #[error("no machine 0 at {master} after {waited:?}: start its launcher with --node 0, or check --master")]
+    #[error(
+        "no machine 0 at {master} after {waited:?}: start its launcher with --node 0, or check --master; its ranks may take \
+         --timeout to notice that this machine was lost, so allow more time with --join-timeout after a loss"
+    )]
     NoFirst { master: String, waited: Duration, source: io::Error },
+    /// Machine 0 has answered, and waits for others. Start those that its own error names.
+    #[error("machine 0 at {master} still waits for other machines after {waited:?}: its message names them")]
+    Waits { master: String, waited: Duration },
     /// Some machines did not appear. Start their launchers, or allow more time.
     #[error(
         "machine {} of {machines} did not appear at {master} within {waited:?}: start a launcher there with --nodes {machines} \
@@ -68,6 +74,11 @@ pub enum MeetError {
     #[error("the launch has been given up")]
     GivenUp,
 }
+
+/// Machine 0 has this one's greeting, and has not answered in time.
+#[derive(Debug, Error)]
+#[error("machine 0 waits for other machines")]
+struct Waits;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -115,8 +126,9 @@ pub(super) fn host(
     let Rendezvous { listener, address } = rendezvous;
     let deadline = Instant::now() + options.join_timeout;
     let mut callers: BTreeMap<u32, (Connection, u32)> = BTreeMap::new();
+    let mut calling = Callers::<Hello>::new(&listener, Kind::Machine);
     while callers.len() + 1 < machine.machines as usize {
-        let caller = next_caller::<Hello>(&listener, Kind::Machine, deadline, options);
+        let caller = calling.next(deadline, options);
         let caller = caller.map_err(|source| MeetError::Listen { master: address.clone(), source })?;
         // One that has hung up meanwhile may come again, with other ranks.
         callers.retain(|_, (connection, _)| connection.is_open());
@@ -184,8 +196,12 @@ fn call(master: &str, machine: Machine, options: &TcpOptions) -> Result<Vec<u32>
             }
             Err(CallError::Failed(_)) if is_given_up(options) => return Err(MeetError::GivenUp),
             Err(CallError::Failed(source)) if Instant::now() + RETRY >= deadline => {
-                let waited = options.join_timeout;
-                return Err(MeetError::NoFirst { master: master.to_owned(), waited, source });
+                let (master, waited) = (master.to_owned(), options.join_timeout);
+                return Err(if source.get_ref().is_some_and(|it| it.is::<Waits>()) {
+                    MeetError::Waits { master, waited }
+                } else {
+                    MeetError::NoFirst { master, waited, source }
+                });
             }
             Err(CallError::Failed(_)) => std::thread::sleep(RETRY),
         }
@@ -203,7 +219,13 @@ pub(super) fn call_once(
     let Machine { number, machines, ranks } = machine;
     let hello = Hello { run: options.run.clone(), machine: number, machines, ranks };
     write_json(&mut connection, Kind::Machine, &hello)?;
-    match read_greeting(&mut connection).map_err(|error| connection.explain(error, tls))? {
+    let answer = read_greeting(&mut connection).map_err(|error| match error.kind() {
+        ErrorKind::TimedOut | ErrorKind::WouldBlock => {
+            CallError::Failed(io::Error::new(ErrorKind::TimedOut, Waits))
+        }
+        _ => connection.explain(error, tls),
+    });
+    match answer? {
         (Kind::Machines, bytes) => {
             let Ranks { ranks } = parse(&bytes)?;
             let is_sound = ranks.iter().all(|ranks| (1..=MOST_LOCAL_RANKS).contains(ranks));
@@ -212,7 +234,7 @@ pub(super) fn call_once(
             }
             Ok(ranks)
         }
-        (Kind::Refused, bytes) => Err(CallError::Refused(String::from_utf8_lossy(&bytes).into_owned())),
+        (Kind::Refused, bytes) => Err(CallError::Refused(reason_of(&bytes))),
         (kind, _) => Err(invalid(format!("machine 0 answered with {kind:?}")).into()),
     }
 }
@@ -254,5 +276,39 @@ mod tests {
         let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("its own");
         let absent = meet(&free.to_string(), Machine { number: 2, ..machine }, &hasty).expect_err("none");
         assert!(absent.to_string().contains(&format!("no machine 0 at {free}")), "{absent}");
+    }
+
+    #[test]
+    fn a_machine_that_is_answered_knows_that_others_are_missing() {
+        let rendezvous = Rendezvous::bind("127.0.0.1:0").expect("a free port");
+        let master = rendezvous.address().to_owned();
+        let machine = |number: u32| Machine { number, machines: 3, ranks: 1 };
+        let given_up = std::sync::Arc::<std::sync::atomic::AtomicBool>::default();
+        let patient = TcpOptions { given_up: std::sync::Arc::clone(&given_up), ..options("r") };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(|| host(rendezvous, machine(0), &patient));
+            let hasty = TcpOptions { join_timeout: Duration::from_millis(300), ..options("r") };
+            let why = meet(&master, machine(1), &hasty).expect_err("machine 2 is missing").to_string();
+            assert!(why.contains("waits for other machines") && why.contains(&master), "{why}");
+            given_up.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(matches!(first.join().expect("no panic"), Err(MeetError::GivenUp)));
+        });
+    }
+
+    #[test]
+    fn callers_that_say_nothing_keep_no_machine_waiting() {
+        let rendezvous = Rendezvous::bind("127.0.0.1:0").expect("a free port");
+        let master = rendezvous.address().to_owned();
+        let silent: Vec<_> =
+            (0..50).map(|_| std::net::TcpStream::connect(&master).expect("it listens")).collect();
+        // One after the other, they would take 250 s.
+        let options = options("r");
+        std::thread::scope(|scope| {
+            let machine = |number: u32| Machine { number, machines: 2, ranks: 1 };
+            let first = scope.spawn(|| host(rendezvous, machine(0), &options));
+            assert_eq!(meet(&master, machine(1), &options).expect("they meet"), [1, 1]);
+            assert_eq!(first.join().expect("no panic").expect("they meet"), [1, 1]);
+        });
+        drop(silent);
     }
 }

@@ -32,7 +32,7 @@ use peer::Peer;
 pub use rendezvous::{JoinError, Rendezvous, connect};
 use step::Step;
 pub use through_nodes::{connect_through_nodes, meet_through_nodes};
-pub use tls::{Tls, TlsError};
+pub use tls::{Tls, TlsError, TlsFiles};
 use wire::{Header, Kind, MAX_TEXT_BYTES};
 
 /// After this time without news a rank looks for aborts behind messages that it does not want yet.

@@ -11,7 +11,7 @@ use shardd_store::http::HttpError;
 use thiserror::Error;
 use tracing::warn;
 
-use super::callers::{is_given_up, next_caller, parse, write_json};
+use super::callers::{Callers, is_given_up, parse, reason_of, write_json};
 use super::connection::{CallError, Connection, invalid};
 use super::tls::TlsError;
 use super::wire::{Kind, read_greeting, write_greeting};
@@ -152,7 +152,7 @@ fn call_master(
             }
             Ok((listener, connection, welcome))
         }
-        (Kind::Refused, bytes) => Err(CallError::Refused(String::from_utf8_lossy(&bytes).into_owned())),
+        (Kind::Refused, bytes) => Err(CallError::Refused(reason_of(&bytes))),
         (kind, _) => Err(invalid(format!("rank 0 answered with {kind:?}")).into()),
     }
 }
@@ -183,8 +183,9 @@ fn join_mesh(
         connections[below as usize] = Some(connection);
     }
     let mut waiting = (world - 1 - rank) as usize;
+    let mut calling = Callers::<Hello>::new(&listener, Kind::Hello);
     while waiting > 0 {
-        let accepted = next_caller::<Hello>(&listener, Kind::Hello, deadline, options);
+        let accepted = calling.next(deadline, options);
         let accepted = accepted.and_then(|accepted| accepted.ok_or_else(|| ErrorKind::TimedOut.into()));
         let (connection, _, caller) = accepted.map_err(|source| {
             if is_given_up(options) {
@@ -239,8 +240,10 @@ impl Rendezvous {
     pub fn host(self, world: u32, options: &TcpOptions) -> Result<TcpCollective, JoinError> {
         let deadline = Instant::now() + options.join_timeout;
         let mut callers: BTreeMap<u32, Caller> = BTreeMap::new();
+        let mut calling = Callers::<Hello>::new(&self.listener, Kind::Hello);
         while callers.len() + 1 < world as usize {
-            let caller = next_caller::<Hello>(&self.listener, Kind::Hello, deadline, options)
+            let caller = calling
+                .next(deadline, options)
                 .map_err(|source| JoinError::Listen { master: self.address.clone(), source })?;
             let Some((mut connection, from, hello)) = caller else {
                 if is_given_up(options) {

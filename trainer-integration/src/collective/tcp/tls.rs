@@ -23,6 +23,22 @@ pub(super) const PROTOCOL: &[u8] = b"shardd-ranks/1";
 /// The authority that `shardctl certs issue` leaves beside a certificate.
 const CA_BESIDE: &str = "ca.pem";
 
+/// Files of certificates that are named by flags, in PEM.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// The certificate that a rank shows.
+    pub cert: Option<PathBuf>,
+    /// Its key.
+    pub key: Option<PathBuf>,
+    /// The authorities that must have signed the certificates of others.
+    pub ca: Option<PathBuf>,
+}
+
+/// A variable of the environment that names a file.
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+}
+
 /// The certificate and key of a rank, and the authority that must have signed those of the others. Every holder of a
 /// certificate of that authority can be a rank, and no other can.
 #[derive(Clone)]
@@ -39,8 +55,8 @@ pub enum TlsError {
     /// A file that cannot be read, or holds something else.
     #[error("{}: cannot read a {what} in PEM from it ({reason}); name another with {flag}", .path.display())]
     File { path: PathBuf, what: &'static str, flag: &'static str, reason: String },
-    /// A certificate without its key, in the environment.
-    #[error("{given} is set, and {missing} is not: set both, or none")]
+    /// A certificate without its key, or a key without its certificate.
+    #[error("{given} is given, and {missing} is not: give both, or none")]
     Half { given: &'static str, missing: &'static str },
     /// The key of another certificate.
     #[error("{}: it is not the key of the certificate {} ({reason}); name its key with --tls-key", .key.display(), .cert.display())]
@@ -97,15 +113,29 @@ impl Tls {
     /// # Errors
     /// As [`open`](Tls::open), and when one of the first two is missing.
     pub fn of_env() -> Result<Option<Tls>, TlsError> {
-        let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let (cert, key) = ("SHARDD_TLS_CERT", "SHARDD_TLS_KEY");
-        match (set(cert), set(key)) {
+        Tls::of_files(TlsFiles::default(), variable("SHARDD_CA").as_deref())
+    }
+
+    /// Those of files, and of the variables SHARDD_TLS_CERT, SHARDD_TLS_KEY and SHARDD_TLS_CA for files that are not named.
+    /// Without an authority in either, it is the `ca.pem` beside the certificate, else the `usual` one. `None` if there is neither
+    /// a certificate nor a key; an empty variable counts as none.
+    ///
+    /// # Errors
+    /// If only one of certificate and key is given, or a file cannot be used; see [`TlsError`].
+    pub fn of_files(files: TlsFiles, usual: Option<&Path>) -> Result<Option<Tls>, TlsError> {
+        const CERT: &str = "--tls-cert or SHARDD_TLS_CERT";
+        const KEY: &str = "--tls-key or SHARDD_TLS_KEY";
+        let names_ca = files.ca.is_some();
+        let cert = files.cert.or_else(|| variable("SHARDD_TLS_CERT"));
+        let key = files.key.or_else(|| variable("SHARDD_TLS_KEY"));
+        match (cert, key) {
+            (None, None) if names_ca => Err(TlsError::Half { given: "--tls-ca", missing: CERT }),
             (None, None) => Ok(None),
-            (Some(_), None) => Err(TlsError::Half { given: cert, missing: key }),
-            (None, Some(_)) => Err(TlsError::Half { given: key, missing: cert }),
+            (Some(_), None) => Err(TlsError::Half { given: CERT, missing: KEY }),
+            (None, Some(_)) => Err(TlsError::Half { given: KEY, missing: CERT }),
             (Some(cert), Some(key)) => {
-                let (ca, usual) = (set("SHARDD_TLS_CA"), set("SHARDD_CA"));
-                Tls::open(&cert, &key, ca.as_deref(), usual.as_deref()).map(Some)
+                let ca = files.ca.or_else(|| variable("SHARDD_TLS_CA"));
+                Tls::open(&cert, &key, ca.as_deref(), usual).map(Some)
             }
         }
     }

@@ -62,7 +62,7 @@ pub(crate) struct Launch {
     /// Number of machines. Run the same command on each, with its own --node and any --nproc; a failed rank restarts on
     /// its machine
     #[arg(long, value_name = "COUNT", default_value_t = 1, visible_alias = "nnodes")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8_192))]
     nodes: u32,
 
     /// Number of this machine, from 0; rank 0 runs on machine 0
@@ -203,11 +203,10 @@ impl RankSettings {
 }
 
 async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failure> {
-    let rules = Rules {
-        min_ranks: launch.min_ranks,
-        max_restarts: launch.max_restarts,
-        keeps_world: launch.nodes > 1,
-    };
+    let keeps_world = launch.nodes > 1;
+    // With other machines, the number of all ranks is known when their launchers have met.
+    let min_ranks = if keeps_world { 0 } else { launch.min_ranks };
+    let rules = Rules { min_ranks, max_restarts: launch.max_restarts, keeps_world };
     let mut signals = Signals::new()?;
     let (mut ranks, mut restarts) = (launch.nproc, 0);
     loop {
@@ -216,6 +215,13 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
             Some(machines) => machines.meet(launch, ranks, restarts > 0, &mut signals).await?,
         };
         let Some(share) = share else { return Ok(signals.end()) };
+        if keeps_world && share.world < launch.min_ranks {
+            let (world, min_ranks) = (share.world, launch.min_ranks);
+            eprintln!(
+                "shardtrain: all machines together have {world} ranks, and --min-ranks asks for {min_ranks}"
+            );
+            return Ok(1);
+        }
         let round = Round { launch, ranks, share };
         let ends = round.run(settings, &mut signals).await?;
         match rules.judge(share.first, &ends, restarts, signals.stopped.is_some()) {

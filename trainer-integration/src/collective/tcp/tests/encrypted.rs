@@ -133,6 +133,15 @@ fn one_of_another_authority_is_refused_by_both_ends() {
 }
 
 #[test]
+fn one_whose_certificate_has_expired_is_refused() {
+    let authority = Authority::new();
+    let (ours, old) = (authority.issue("n1"), authority.issue_expired("n2"));
+    let chain = vec![CertificateDer::from_pem_file(&old.cert).unwrap()];
+    let why = refusal(&with(Some(of(&ours))), refused_with(with(Some(believing(&ours, chain, &old)))));
+    assert!(why.contains("has expired"), "{why}");
+}
+
+#[test]
 fn one_that_shows_no_certificate_is_refused() {
     let ours = Authority::new().issue("n1");
     let why = refusal(&with(Some(of(&ours))), refused_with(with(Some(believing(&ours, vec![], &ours)))));
