@@ -64,20 +64,34 @@ struct Entry {
 /// References to a block, and the process that took it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct State {
-    /// Of tensors in the process that received it.
+    /// Of tensors in the process that received it, up to [`MOST`].
     receivers: u16,
-    /// Of tensors in the worker, and of messages on their way.
+    /// Of tensors in the worker, and of messages on their way, up to [`MOST`].
     senders: u16,
+    /// Counts the uses of the block, and begins again: a message of an earlier use is refused.
+    uses: u8,
     owner: u32,
 }
 
+/// The most references of one side, 12 bits.
+const MOST: u16 = 0xFFF;
+
 impl State {
     fn of(bits: u64) -> Self {
-        Self { receivers: (bits >> 48) as u16, senders: (bits >> 32) as u16, owner: bits as u32 }
+        let references = |shift: u32| (bits >> shift) as u16 & MOST;
+        Self {
+            receivers: references(52),
+            senders: references(40),
+            uses: (bits >> 32) as u8,
+            owner: bits as u32,
+        }
     }
 
     fn bits(self) -> u64 {
-        (u64::from(self.receivers) << 48) | (u64::from(self.senders) << 32) | u64::from(self.owner)
+        (u64::from(self.receivers) << 52)
+            | (u64::from(self.senders) << 40)
+            | (u64::from(self.uses) << 32)
+            | u64::from(self.owner)
     }
 
     fn is_free(self) -> bool {
@@ -85,9 +99,14 @@ impl State {
     }
 
     /// Taken by this process.
-    fn own() -> Self {
-        Self { receivers: 0, senders: 1, owner: process::id() }
+    fn own(self) -> Self {
+        Self { receivers: 0, senders: 1, uses: self.uses.wrapping_add(1), owner: process::id() }
     }
+}
+
+/// `count` and one more reference.
+fn one_more(count: u16) -> Option<u16> {
+    count.checked_add(1).filter(|more| *more <= MOST)
 }
 
 impl Entry {
@@ -97,7 +116,7 @@ impl Entry {
     }
 
     fn more_senders(&self) -> bool {
-        self.change(|state| Some(State { senders: state.senders.checked_add(1)?, ..state }))
+        self.change(|state| Some(State { senders: one_more(state.senders)?, ..state }))
     }
 
     fn fewer_senders(&self) {
@@ -108,12 +127,17 @@ impl Entry {
         self.change(|state| Some(State { receivers: state.receivers.checked_sub(1)?, ..state }));
     }
 
-    /// A message becomes a tensor.
-    fn receive(&self) -> bool {
+    /// A message of this use becomes a tensor.
+    fn receive(&self, uses: u8) -> bool {
         self.change(|state| {
-            let (senders, receivers) = (state.senders.checked_sub(1)?, state.receivers.checked_add(1)?);
-            Some(State { receivers, senders, ..state })
+            let (senders, receivers) = (state.senders.checked_sub(1)?, one_more(state.receivers)?);
+            (state.uses == uses).then_some(State { receivers, senders, ..state })
         })
+    }
+
+    /// Which use of the block this is.
+    fn uses(&self) -> u8 {
+        State::of(self.state.load(Acquire)).uses
     }
 }
 
@@ -159,7 +183,7 @@ impl Region {
         let bytes = len.max(LEAST).checked_next_power_of_two()? as u64;
         let take = |may: &dyn Fn(State) -> bool| {
             let has = |entry: &Entry| {
-                entry.bytes.load(Acquire) == bytes && entry.change(|state| may(state).then(State::own))
+                entry.bytes.load(Acquire) == bytes && entry.change(|state| may(state).then(|| state.own()))
             };
             self.entries().iter().position(has)
         };
@@ -179,7 +203,7 @@ impl Region {
         let number = head.used.fetch_update(AcqRel, Acquire, next).ok()? as usize;
         let entry = &head.entries[number];
         entry.offset.store(offset, Relaxed);
-        entry.state.store(State::own().bits(), Relaxed);
+        entry.state.store(State::of(0).own().bits(), Relaxed);
         entry.bytes.store(bytes, Release); // now others see it
         Some(number)
     }
@@ -283,12 +307,13 @@ impl SharedBlocks {
         }
     }
 
-    /// For a message the block that has these bytes of a tensor, and where in it they begin. If they lie elsewhere
-    /// they are copied into a block, without the interpreter; `None` if there is no room. Each message has to be
-    /// received once.
-    fn send(&self, py: Python<'_>, address: usize, len: usize) -> Option<(usize, usize)> {
+    /// For a message the block that has these bytes of a tensor, which use of the block it is, and where in it they
+    /// begin. If they lie elsewhere they are copied into a block, without the interpreter; `None` if there is no room.
+    /// Each message has to be received once.
+    fn send(&self, py: Python<'_>, address: usize, len: usize) -> Option<(usize, u8, usize)> {
         if let Some((number, offset)) = self.0.find(address, len) {
-            return self.0.head().entries[number].more_senders().then_some((number, offset));
+            let entry = &self.0.head().entries[number];
+            return entry.more_senders().then(|| (number, entry.uses(), offset));
         }
         let from = NonNull::new(std::ptr::with_exposed_provenance_mut::<u8>(address))?;
         let number = self.0.claim(len)?;
@@ -300,7 +325,7 @@ impl SharedBlocks {
             // claimed.
             unsafe { to.copy_from_nonoverlapping(from, len) };
         });
-        Some((number, 0))
+        Some((number, self.0.head().entries[number].uses(), 0))
     }
 
     /// A block for `len` bytes or more, which is used again when the last tensor of it is gone; `None` if there is no
@@ -311,10 +336,11 @@ impl SharedBlocks {
     }
 
     /// The bytes of the block of a message. It is used again when the last tensor of them is gone.
-    fn receive(&self, number: usize) -> PyResult<Column> {
-        let entry = self.entry(number)?;
-        if !entry.receive() {
-            return Err(PyRuntimeError::new_err(format!("block {number} was received before")));
+    fn receive(&self, number: usize, uses: u8) -> PyResult<Column> {
+        if !self.entry(number)?.receive(uses) {
+            return Err(PyRuntimeError::new_err(format!(
+                "block {number} of a batch was received before, or its sender is gone and the block is in use again"
+            )));
         }
         Ok(self.column(number, Lease::new(&self.0, number, true)))
     }
@@ -328,7 +354,7 @@ impl SharedBlocks {
         let is_free = |entry: &Entry| State::of(entry.state.load(Acquire)).is_free();
         let free = self.0.entries().iter().enumerate().filter(|(_, entry)| is_large(entry) && is_free(entry));
         let claimed =
-            free.skip(keep).filter(|(_, entry)| entry.change(|state| state.is_free().then(State::own)));
+            free.skip(keep).filter(|(_, entry)| entry.change(|state| state.is_free().then(|| state.own())));
         let place = |(number, entry): (usize, &Entry)| {
             (number, HEAD + entry.offset.load(Relaxed) as usize, entry.bytes.load(Relaxed) as usize)
         };

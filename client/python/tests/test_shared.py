@@ -137,19 +137,21 @@ def test_a_batch_is_a_message_for_the_process_that_has_the_memory(store):
 def test_a_message_is_received_once_and_its_block_is_free_with_the_last_tensor():
     blocks = _native.SharedBlocks(mmap.mmap(-1, 1 << 20))
     values = torch.arange(100)
-    number, offset = blocks.send(values.data_ptr(), 800)
+    number, uses, offset = blocks.send(values.data_ptr(), 800)
     assert (offset, blocks.counts()) == (0, (1, 1))
-    received = torch.from_dlpack(blocks.receive(number))
+    received = torch.from_dlpack(blocks.receive(number, uses))
     part = received[8:16].view(torch.int64)
-    with pytest.raises(RuntimeError, match="block 0 was received before"):
-        blocks.receive(number)
+    with pytest.raises(RuntimeError, match="block 0 of a batch was received before"):
+        blocks.receive(number, uses)
     del received
     assert blocks.counts() == (1, 1) and part.tolist() == [1]
     del part
-    assert blocks.counts() == (1, 0) and blocks.send(values.data_ptr(), 8) == (0, 0), "used again"
+    assert blocks.counts() == (1, 0) and blocks.send(values.data_ptr(), 8) == (0, uses + 1, 0), "used again"
+    with pytest.raises(RuntimeError, match="its sender is gone and the block is in use again"):
+        blocks.receive(0, uses)  # an earlier use
     assert blocks.send(values.data_ptr(), 1 << 20) is None, "no room"
     with pytest.raises(ValueError, match="there is no block 7 of 1"):
-        blocks.receive(7)
+        blocks.receive(7, 1)
     with pytest.raises(ValueError, match="4096 bytes cannot be shared"):
         _native.SharedBlocks(mmap.mmap(-1, 4096))
 
@@ -165,7 +167,7 @@ def test_a_block_has_one_tensor_at_a_time_whatever_threads_do():
             values = torch.full((draw.randrange(1, 2000),), value)
             found = blocks.send(values.data_ptr(), values.nbytes)
             if found is not None:
-                held.append((value, torch.from_dlpack(blocks.receive(found[0]))[: values.nbytes].view(torch.int64)))
+                held.append((value, torch.from_dlpack(blocks.receive(*found[:2]))[: values.nbytes].view(torch.int64)))
             draw.shuffle(held)
             for value, received in held[5:]:
                 assert (received == value).all()
@@ -180,4 +182,4 @@ def test_a_block_has_one_tensor_at_a_time_whatever_threads_do():
 
 def test_a_message_without_its_memory_is_refused():
     with pytest.raises(RuntimeError, match="does not have the memory of its StreamingDataset: keep the dataset"):
-        shardd._shared._receive(0, 1, 0, torch.uint8, (1,), (1,))
+        shardd._shared._receive(0, 1, 1, 0, torch.uint8, (1,), (1,))

@@ -128,11 +128,11 @@ class SharedBlocks:
     """Blocks of memory that several processes have mapped."""
 
     def __init__(self, map: Any) -> None: ...
-    def send(self, address: int, len: int) -> tuple[int, int] | None:
-        """Of bytes of a tensor, for a message: the number of their block, and where in it they begin."""
+    def send(self, address: int, len: int) -> tuple[int, int, int] | None:
+        """Of bytes of a tensor, for a message: the number of their block, which use of it this is, and where in it they begin."""
     def claim(self, len: int) -> Column | None:
         """A block for these bytes; ``None`` if there is no room."""
-    def receive(self, number: int) -> Column:
+    def receive(self, number: int, uses: int) -> Column:
         """The bytes of the block of a message, once."""
     def surplus(self, keep: int) -> list[tuple[int, int, int]]:
         """Claims the free blocks beyond ``keep`` that have pages to give back: number, offset in the memory, and bytes."""

@@ -36,21 +36,28 @@ class SharedBatches:
             os.ftruncate(self._file.fileno(), _SIZE)
         except OSError:
             self._is_refused = True  # a limit on files: PyTorch hands the batches over
+        # Before there are workers: they use the memory only if this process has it.
+        self._map()
 
-    def _take(self, descriptor: int, maker: int) -> None:
+    def _take(self, descriptor: int, maker: int, is_refused: bool = False) -> None:
         self._file = open(descriptor, "r+b", buffering=0)
         self._maker = maker
         self._mapped: tuple[mmap.mmap, _native.SharedBlocks] | None = None
-        self._is_refused = False
+        self._is_refused = is_refused
         # The same in all processes, and different for each memory.
         self._token = os.fstat(descriptor).st_ino
         _known[self._token] = self
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether this process has the memory."""
+        return self._map() is not None
 
     def _map(self) -> tuple[mmap.mmap, _native.SharedBlocks] | None:
         if self._mapped is None and not self._is_refused:
             try:
                 memory = mmap.mmap(self._file.fileno(), _SIZE)
-            except OSError:
+            except (OSError, ValueError):
                 self._is_refused = True  # a limit on addresses
             else:
                 self._mapped = memory, _native.SharedBlocks(memory)
@@ -70,17 +77,11 @@ class SharedBatches:
 
     def send(self, tensor: torch.Tensor) -> tuple[Any, ...] | None:
         """The tensor as a message; `None` if it is to go PyTorch's way."""
-        import torch
-
         if (
             (mapped := self._mapped) is None
-            or (tensor.device.type, tensor.layout) != ("cpu", torch.strided)
+            or not _is_plain(tensor)
             # Memory of the user's that other processes have, too, is to stay the same.
             or tensor.is_shared()
-            or tensor.requires_grad
-            or tensor.is_quantized
-            or tensor.is_conj()
-            or tensor.is_neg()
             or not tensor.numel()
         ):
             return None
@@ -88,15 +89,15 @@ class SharedBatches:
         span = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides))
         if span > 2 * tensor.numel() or (found := mapped[1].send(tensor.data_ptr(), span * width)) is None:
             return None
-        number, offset = found
-        return self._token, number, offset // width, tensor.dtype, shape, strides
+        number, uses, offset = found
+        return self._token, number, uses, offset // width, tensor.dtype, shape, strides
 
     def packed(self, batch: Any) -> Any:
         """The batch as it goes to a process that has this memory: its tensors are copied into it."""
         from . import _device
 
         def pack(tensor: torch.Tensor) -> Any:
-            message = self.send(tensor) if self._map() is not None else None
+            message = self.send(tensor)
             return tensor if message is None else _Sent(message)
 
         return _device.apply(pack, batch)
@@ -117,8 +118,9 @@ class SharedBatches:
         import torch
 
         first = tensors[0]
-        is_plain = (first.device.type, first.layout) == ("cpu", torch.strided) and type(first) is torch.Tensor
-        if not is_plain or any(it.requires_grad or it.shape != first.shape or it.dtype != first.dtype for it in tensors):
+        if any(type(it) is not torch.Tensor or not _is_plain(it) for it in tensors):
+            return self._default_stack(tensors, collate_fn_map)
+        if any(it.shape != first.shape or it.dtype != first.dtype for it in tensors):
             return self._default_stack(tensors, collate_fn_map)
         memory = self._map()
         block = memory and memory[1].claim(len(tensors) * first.numel() * first.element_size())
@@ -134,12 +136,12 @@ class SharedBatches:
 
         return collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
 
-    def receive(self, number: int, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
+    def receive(self, number: int, uses: int, offset: int, dtype: torch.dtype, shape: Sequence[int], strides: Sequence[int]) -> torch.Tensor:
         """The tensor of a message."""
         import torch
 
         memory, blocks = self._map() or _refuse()
-        block = torch.from_dlpack(blocks.receive(number))
+        block = torch.from_dlpack(blocks.receive(number, uses))
         for free, start, size in blocks.surplus(_KEPT):
             is_empty = False
             try:
@@ -152,13 +154,24 @@ class SharedBatches:
         return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), offset, shape, strides)
 
     def __getstate__(self) -> Any:
-        return (reduction.DupFd(self._file.fileno()), self._maker) if get_spawning_popen() is not None else ()
+        if get_spawning_popen() is None:
+            return ()
+        return reduction.DupFd(self._file.fileno()), self._maker, not self.is_usable
 
     def __setstate__(self, state: Any) -> None:
         if state:
-            self._take(state[0].detach(), state[1])
+            self._take(state[0].detach(), *state[1:])
         else:
             self.__init__()
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its numbers in memory are all there is to it."""
+    import torch
+
+    if tensor.is_nested or tensor.is_quantized or tensor.requires_grad:
+        return False
+    return (tensor.device.type, tensor.layout) == ("cpu", torch.strided) and not tensor.is_conj() and not tensor.is_neg()
 
 
 class _Sent:

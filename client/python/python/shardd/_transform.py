@@ -10,17 +10,19 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
-from math import ceil
 from multiprocessing import get_all_start_methods, get_context
 from time import perf_counter
 from typing import Any, TypeVar
 
+from ._csr import Csr
+from ._ragged import Ragged
 from ._shared import SharedBatches
 
 T = TypeVar("T")
@@ -28,7 +30,7 @@ T = TypeVar("T")
 # How many micro-batches each process has before it: at least, and at most.
 _AHEAD, _MOST_AHEAD = 2, 16
 
-# How many bytes of results may wait beyond the least number of micro-batches.
+# How many bytes of micro-batches may be in work beyond the least number of them.
 _MOST_BYTES = 256 << 20
 
 # Of how many micro-batches the durations and sizes count.
@@ -144,34 +146,57 @@ class Window:
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._bytes: deque[int] = deque(maxlen=_REMEMBERED)
 
-    def note(self, seconds: float, bytes_made: int) -> None:
-        """How long a process has worked on a micro-batch, and how large the result is."""
+    @property
+    def least(self) -> int:
+        """In micro-batches, however even they are."""
+        return _AHEAD * self._count
+
+    def note(self, seconds: float, held: int | None) -> None:
+        """How long a process has worked on a micro-batch, and how many bytes are held for it; `None` if that is unknown."""
         self._seconds.append(seconds)
-        self._bytes.append(bytes_made)
+        self._bytes.append(_MOST_BYTES if held is None else held)
 
     @property
     def size(self) -> int:
         """In micro-batches."""
-        least, most = _AHEAD * self._count, _MOST_AHEAD * self._count
         if not (total := sum(self._seconds)):
-            return least
+            return self.least
         slowest = max(self._seconds) * len(self._seconds) / total
-        wanted = least + ceil((self._count - 1) * (slowest - 1))
-        if total_bytes := sum(self._bytes):
-            most = min(most, _MOST_BYTES * len(self._bytes) // total_bytes)
-        return max(least, min(wanted, most))
+        wanted = self.least + round((self._count - 1) * (slowest - 1))
+        most = min(_MOST_AHEAD * self._count, _MOST_BYTES * len(self._bytes) // max(sum(self._bytes), 1))
+        return max(self.least, min(wanted, most))
 
 
-def bytes_of(result: Any) -> int:
-    """Bytes of the tensors and arrays in a batch."""
-    if isinstance(result, dict):
-        return sum(map(bytes_of, result.values()))
-    if isinstance(result, (list, tuple)):
-        return sum(map(bytes_of, result))
-    if isinstance(result, (bytes, str)):
-        return len(result)
-    size = getattr(result, "nbytes", 0)
-    return size if isinstance(size, int) else 0
+def bytes_of(batch: Any) -> int | None:
+    """Bytes of a batch in memory, about; `None` if a part of it is of an unknown type."""
+    if batch is None or isinstance(batch, (bool, int, float)):
+        return 8
+    if isinstance(batch, (bytes, bytearray, str)):
+        return len(batch)
+    if isinstance(batch, Mapping):
+        return _sum(bytes_of(value) for value in batch.values())
+    if isinstance(batch, (list, tuple)):
+        return _sum(map(bytes_of, batch))
+    if isinstance(batch, (Csr, Ragged)):
+        parts: list[Any] = []
+        batch.map(lambda part: parts.append(part) or part)
+        return _sum(map(bytes_of, parts))
+    if is_dataclass(batch) and not isinstance(batch, type):
+        return _sum(bytes_of(getattr(batch, field.name)) for field in fields(batch))
+    try:
+        size = batch.nbytes
+    except Exception:  # sparse tensors raise their own
+        return None
+    return size if isinstance(size, int) else None
+
+
+def _sum(sizes: Iterable[int | None]) -> int | None:
+    total = 0
+    for size in sizes:
+        if size is None:
+            return None
+        total += size
+    return total
 
 
 # --- processes --------------------------------------------------------------------------------------------------------------
@@ -202,7 +227,8 @@ class Processes:
             context.set_forkserver_preload(["__main__", "shardd._transform", *(["torch"] if torch is not None else [])])
         self.work = work
         # Memory that all of them have. With them it is given up, and so is what lies in it for a process that is gone.
-        self._batches = SharedBatches() if torch is not None else None
+        batches = SharedBatches() if torch is not None else None
+        self._batches = batches if batches is not None and batches.is_usable else None
         self._started = _Started(context)
         self._executor = ProcessPoolExecutor(count, self._started, _start, (work, self._batches))
         self._owner = os.getpid()
@@ -226,9 +252,9 @@ class Processes:
     def result(self, begun: Future[Any]) -> Any:
         """The result."""
         try:
-            seconds, size, result = begun.result()
+            seconds, held, result = begun.result()
             self._have_worked = True
-            self.window.note(seconds, size)
+            self.window.note(seconds, held)
             return result
         except BrokenProcessPool as error:
             raise self._died() from error
@@ -302,7 +328,12 @@ def in_order(
             if (now := processes()) is not doing:
                 doing = now
                 begun = deque((item, batch, None if batch is None else doing.begin(batch)) for item, batch, _ in begun)
+            started = 0
             while not is_over and len(begun) < doing.window.size:
+                # A result that is done does not wait for reads: the window grows by one with each result.
+                if started > 1 and len(begun) >= doing.window.least and _is_done(begun[0][2]):
+                    break
+                started += 1
                 if (following := next(items, None)) is None:
                     is_over = True
                 else:
@@ -322,6 +353,10 @@ def in_order(
             doing.kill()
 
 
+def _is_done(future: Future[Any] | None) -> bool:
+    return future is None or future.done()
+
+
 def _take(begun: deque[tuple[T, Any, Future[Any] | None]], doing: Processes) -> Any:
     _, _, future = begun[0]
     assert future is not None
@@ -338,7 +373,9 @@ _work: Work | None = None
 def _start(work: Work, batches: SharedBatches | None) -> None:
     global _work
     _work = work
-    if batches is not None and batches.hand_over() is not None:
+    if batches is not None:
+        if batches.hand_over() is None:
+            raise MemoryError("a process of transform has too few addresses for the memory of batches: raise its limit (ulimit -v)")
         work.collate_default = batches.collate
     # An interruption is meant for the process that trains, which ends this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -346,13 +383,15 @@ def _start(work: Work, batches: SharedBatches | None) -> None:
         torch.set_num_threads(1)
 
 
-def _run(seed: int, batch: Any) -> tuple[float, int, Any]:
-    """How many seconds the batch took, the size of its result, and the result."""
+def _run(seed: int, batch: Any) -> tuple[float, int | None, Any]:
+    """How many seconds the batch took, how many bytes are held for it, and the result."""
     assert _work is not None
     begun = perf_counter()
     _seed(seed)
     result = _work(batch)
-    return perf_counter() - begun, bytes_of(result), result
+    # The training keeps the batch until its result is taken, beside the copy that came here.
+    held = _sum((bytes_of(batch), bytes_of(batch), bytes_of(result)))
+    return perf_counter() - begun, held, result
 
 
 # --- at the end of the interpreter ------------------------------------------------------------------------------------------
