@@ -540,7 +540,7 @@ fn check_label(source: &Source, label: &str) -> Result<(), IngestError> {
 fn name(source: &Source, config: &IngestConfig, takes: &[Option<HashRange>]) -> String {
     let config = IngestConfig { shard_size: None, ..config.clone() };
     let settings = serde_json::to_vec(&(config, takes)).expect("settings are plain values");
-    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v2");
+    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v3");
     hasher.update(env!("CARGO_PKG_VERSION").as_bytes()).update(source.stamp().as_bytes()).update(&settings);
     hasher.finalize().to_hex()[..NAME_DIGITS].to_owned()
 }
