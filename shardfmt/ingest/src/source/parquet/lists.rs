@@ -336,7 +336,7 @@ impl ListPart {
         let start = self.ends.len().checked_sub(2).map_or(0, |before| self.ends[before]);
         let Some(end) = self.ends.last_mut() else { return Err("a list begins in its middle".to_owned()) };
         if !has_slot || *end == start {
-            return Err("a list goes on that is not there".to_owned());
+            return Err("a list continues that is not there".to_owned());
         }
         *end += count;
         if (*end - start).saturating_mul(self.shape.item_bytes) > MAX_ROW_BYTES {

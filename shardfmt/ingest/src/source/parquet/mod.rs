@@ -33,6 +33,8 @@ use crate::inputs::Inputs;
 use crate::kind::Kind;
 use crate::{IngestConfig, IngestError, canonical};
 
+/// The pages of more than that are not listed before they are read: each costs a look at the file.
+const MOST_PAGES: u64 = 4096;
 /// The overhead of a row besides its values.
 const ROW_OVERHEAD: u64 = 32;
 
@@ -125,8 +127,7 @@ impl ParquetFile {
             } else if size < rows && !self.can_skip(group, &[], rows.div_ceil(size)) {
                 self.in_order(&whole.input, &Group { index, start, rows, size }, schema, feed)?;
             } else {
-                for from in (0..rows).step_by(size as usize) {
-                    let part = from..(from + size).min(rows);
+                for part in self.cuts(&whole.input, group, rows, size) {
                     let input = whole.input.clone();
                     let name = format!("{}, rows {}", self.file.name, shown(start, &part));
                     feed.piece(name, move |_| {
@@ -144,8 +145,8 @@ impl ParquetFile {
         whole.digest()
     }
 
-    /// The columns that are lists of numbers: of each its number in the schema, the number of its only leaf, and how it is
-    /// stored.
+    /// The columns that are lists of numbers: of each its number in the schema, the number of its only leaf, and how
+    /// it is stored.
     fn lists(&self, group: &RowGroupMetaData, rows: u64) -> Vec<(usize, usize, ListShape)> {
         let (schema, leaves) = (self.metadata.schema(), self.metadata.parquet_schema());
         let list = |(leaf, column): (usize, &ColumnChunkMetaData)| {
@@ -183,6 +184,17 @@ impl ParquetFile {
         (PIECE_BYTES / row_bytes).clamp(1, MANY_ROWS).min(rows.max(1))
     }
 
+    /// The pieces of a row group, of at most `size` rows: they end where pages of the column with the most bytes do,
+    /// so that no two read one page, unless pages are too large or too many.
+    fn cuts(&self, input: &OpenInput, group: &RowGroupMetaData, rows: u64, size: u64) -> Vec<Range<u64>> {
+        let widest = group.columns().iter().max_by_key(|column| column.uncompressed_size());
+        let ends = match widest.filter(|_| size < rows) {
+            Some(column) => page_ends(input, column, rows).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        cuts_at(&ends, rows, size)
+    }
+
     /// The mean length of the texts of a dictionary.
     fn mean_text(&self, input: &OpenInput, column: &ColumnChunkMetaData, rows: u64) -> Option<u64> {
         let first_page = || {
@@ -198,7 +210,8 @@ impl ParquetFile {
         }
     }
 
-    /// Whether a reader gets to each of the pieces of a row group without reading much of the others, apart from `lists`.
+    /// Whether a reader gets to each of the pieces of a row group without reading much of the others, apart from
+    /// `lists`.
     fn can_skip(&self, group: &RowGroupMetaData, lists: &[(usize, usize, ListShape)], pieces: u64) -> bool {
         let fields = self.metadata.schema().fields();
         let is_list = |leaf: usize| lists.iter().any(|(_, of, _)| *of == leaf);
@@ -267,8 +280,8 @@ impl ParquetFile {
         self.check_rows(found, rows).or_else(|error| feed.fault(&name, error))
     }
 
-    /// A row group whose lists of numbers are walked through here and now, and decoded in pieces together with its other
-    /// columns.
+    /// A row group whose lists of numbers are walked through here and now, and decoded in pieces together with its
+    /// other columns.
     fn lists_in_order<'s>(
         &'s self,
         input: &OpenInput,
@@ -380,6 +393,42 @@ fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
             Err(format!("column {path} has {values} values in a row group of {rows} rows"))
         }
     }
+}
+
+/// Parts of at most `size` of `rows` rows. Each ends at the last of `ends` that it reaches, unless it would be less
+/// than half as large as it may be.
+fn cuts_at(ends: &[u64], rows: u64, size: u64) -> Vec<Range<u64>> {
+    let (mut cuts, mut from) = (Vec::new(), 0);
+    while from < rows {
+        let most = from.saturating_add(size).min(rows);
+        let last = ends.partition_point(|end| *end <= most).checked_sub(1).map(|last| ends[last]);
+        let half = from.saturating_add(size.div_ceil(2)).max(from + 1);
+        let end = last.filter(|end| most < rows && *end >= half);
+        cuts.push(from..end.unwrap_or(most));
+        from = end.unwrap_or(most);
+    }
+    cuts
+}
+
+/// For each page of a flat column the number of rows up to its end: `None` where its writer does not say how many pages
+/// there are, or they cannot be listed. A fault of theirs is found when rows are read.
+fn page_ends(input: &OpenInput, column: &ColumnChunkMetaData, rows: u64) -> Option<Vec<u64>> {
+    let pages = pages(column).filter(|pages| (2..=MOST_PAGES).contains(pages))?;
+    let input = Arc::new(input.clone());
+    let listed = caught(|| -> Result<Option<Vec<u64>>, ParquetError> {
+        let mut reader = SerializedPageReader::new(input, column, rows as usize, None)?;
+        let (mut ends, mut end) = (Vec::with_capacity(pages as usize), 0);
+        while let Some(page) = reader.peek_next_page()? {
+            if !page.is_dict {
+                let Some(rows) = page.num_rows.or(page.num_levels) else { return Ok(None) };
+                end += rows as u64;
+                ends.push(end);
+            }
+            reader.skip_next_page()?;
+        }
+        Ok(Some(ends))
+    });
+    listed?.ok()?
 }
 
 /// The decoded size of the values of a column, by its metadata: a dictionary may stand for more.

@@ -300,10 +300,52 @@ fn pieces(column: ArrayRef, properties: WriterProperties) -> Vec<usize> {
     rows
 }
 
+proptest! {
+    #[test]
+    fn pieces_cover_all_rows_and_end_with_pages_where_that_is_near(
+        pages in prop::collection::vec(1..200u64, 0..40), rows in 1..3000u64, size in 1..500u64,
+    ) {
+        let ends: Vec<u64> = pages.iter().scan(0, |end, rows| { *end += rows; Some(*end) }).collect();
+        let cuts = cuts_at(&ends, rows, size);
+        let mut next = 0;
+        for cut in &cuts {
+            prop_assert_eq!(cut.start, next);
+            prop_assert!(cut.end > cut.start && cut.end - cut.start <= size);
+            let whole = ends.iter().any(|end| (cut.start + size.div_ceil(2)..=cut.start + size).contains(end));
+            prop_assert!(!whole || cut.end == rows || ends.contains(&cut.end));
+            next = cut.end;
+        }
+        prop_assert_eq!(next, rows);
+    }
+}
+
+#[test]
+fn no_page_is_read_for_two_pieces() {
+    let values = vec![7u8; 3000 * 4000];
+    let column: ArrayRef = Arc::new(FixedSizeBinaryArray::try_new(3000, values.into(), None).unwrap());
+    let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+    let properties = WriterProperties::builder().set_dictionary_enabled(false).build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    let inputs = Inputs::in_memory("a.parquet", Bytes::from(writer.into_inner().unwrap()));
+    let source = ParquetSource::open(inputs, &IngestConfig::default()).unwrap();
+    let file = &source.files.files[0];
+    let (input, group) = (file.file.open().unwrap(), file.metadata.metadata().row_group(0));
+    let ends = page_ends(&input, group.column(0), 4000).unwrap();
+    assert_eq!(ends.last(), Some(&4000));
+    let size = file.rows_per_piece(&input, group, &[], 4000);
+    let cuts = file.cuts(&input, group, 4000, size);
+    assert!(cuts.len() > 1 && cuts.iter().all(|cut| ends.contains(&cut.end)), "{cuts:?} of {ends:?}");
+    assert!(!ends.contains(&size), "nothing had to be moved");
+}
+
 #[test]
 fn narrow_rows_make_large_pieces() {
     let column = Arc::new(Int64Array::from_iter_values(0..300_000));
-    assert_eq!(pieces(column, WriterProperties::default()).len(), 3);
+    let rows = pieces(column, WriterProperties::default());
+    let (last, others) = rows.split_last().unwrap();
+    let large = MANY_ROWS as usize;
+    assert!(others.iter().all(|rows| (large / 2..=large).contains(rows)) && *last <= large, "{rows:?}");
 }
 
 #[test]
