@@ -15,7 +15,7 @@ use shardfmt::digest::Digest;
 use shardfmt::manifest::InputDigest;
 
 use super::error::one_line;
-use super::{IngestError, LargestRow};
+use super::{IngestError, LargestRow, parallel_digest};
 
 /// How much a sequential reader asks for at a time: much for a store far away, little for memory.
 const READ_AHEAD: usize = 1 << 20;
@@ -70,22 +70,42 @@ pub trait Content: fmt::Debug + Send + Sync {
 /// let (bytes, mut buffer) = (Bytes::from("a cat"), [0; 8]);
 /// assert_eq!(bytes.read_at(&mut buffer, 2)?, 3);
 /// assert_eq!(&buffer[..3], b"cat");
+///
+/// let mut part = Vec::with_capacity(5);
+/// assert_eq!(bytes.append_at(&mut part, 0)?, 5);
+/// assert_eq!(part, b"a cat");
 /// # Ok(())
 /// # }
 /// ```
 pub trait ReadAt: Send + Sync {
-    /// Reads up to the length of `buffer` from `offset` on; 0 only at the end. Who wants all of a small file asks for it
-    /// at once, from the beginning, and for the next one by name after that: a distant file may be fetched
-    /// ahead.
+    /// Reads up to the length of `buffer` from `offset` on; 0 only at the end. Who wants all of a small file asks for
+    /// it at once, from the beginning, and for the next one by name after that: a distant file may be fetched ahead.
     ///
     /// # Errors
     /// When they cannot be read; [`ErrorKind::StaleNetworkFileHandle`] when they are no longer those that were listed.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    /// Appends up to as many bytes from `offset` on as `bytes` has spare capacity, as [`read_at`](Self::read_at)
+    /// reads them. Implement it where the spare capacity need not be filled before.
+    ///
+    /// # Errors
+    /// As [`read_at`](Self::read_at); `bytes` is then as it was.
+    fn append_at(&self, bytes: &mut Vec<u8>, offset: u64) -> io::Result<usize> {
+        let start = bytes.len();
+        bytes.resize(bytes.capacity(), 0);
+        let read = self.read_at(&mut bytes[start..], offset);
+        bytes.truncate(start + read.as_ref().map_or(0, |read| *read));
+        read
+    }
 }
 
 impl ReadAt for File {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         FileExt::read_at(self, buffer, offset)
+    }
+
+    fn append_at(&self, bytes: &mut Vec<u8>, offset: u64) -> io::Result<usize> {
+        Ok(rustix::io::pread(self, rustix::buffer::spare_capacity(bytes), offset)?)
     }
 }
 
@@ -433,8 +453,18 @@ impl OpenInput {
         if end.is_none_or(|end| end > self.bytes) {
             return Err(ErrorKind::UnexpectedEof.into());
         }
-        let mut part = vec![0; length];
-        self.read_from(offset).read_exact(&mut part)?;
+        let OpenInput { content, file, .. } = self;
+        let mut part = Vec::with_capacity(length);
+        while part.len() < length {
+            let at = offset + part.len() as u64;
+            match content.append_at(&mut part, at) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(file.trouble.note(file, error)),
+            }
+        }
+        part.truncate(length); // a vector may have more room than was asked for
         Ok(part)
     }
 }
@@ -502,13 +532,34 @@ impl WholeInput {
     pub(super) fn digest(self) -> Result<InputDigest, IngestError> {
         match self.digest {
             Some(digest) => Ok(digest),
-            None => {
-                let mut hashed = Hashed::new(self.input.read_from(0));
-                let mut buffer = vec![0; READ_AHEAD];
-                while hashed.read(&mut buffer).map_err(|error| self.file.error(error))? > 0 {}
-                self.file.digest_of(&hashed)
-            }
+            None => match self.parallel_digest().map_err(|error| self.file.error(error))? {
+                Some(digest) => Ok(InputDigest { name: self.file.name, bytes: self.input.bytes, digest }),
+                None => {
+                    // No longer as long as it was listed: the error says how long it is.
+                    let mut hashed = Hashed::new(self.input.read_from(0));
+                    let mut buffer = vec![0; READ_AHEAD];
+                    while hashed.read(&mut buffer).map_err(|error| self.file.error(error))? > 0 {}
+                    self.file.digest_of(&hashed)
+                }
+            },
         }
+    }
+
+    /// The digest of as many bytes as were listed; `None` if there are more or fewer.
+    fn parallel_digest(&self) -> io::Result<Option<Digest>> {
+        let OpenInput { content, file, bytes } = &self.input;
+        let read = |buffer: &mut [u8], offset| {
+            content.read_at(buffer, offset).map_err(|error| file.trouble.note(file, error))
+        };
+        let digest = match parallel_digest::digest(&read, *bytes, parallel_digest::PART) {
+            Ok(digest) => digest,
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof && file.trouble.error().is_none() => {
+                return Ok(None);
+            }
+            Err(error) => return Err(error),
+        };
+        let ended = self.input.read_from(*bytes).read(&mut [0])? == 0;
+        Ok(ended.then(|| Digest(digest.into())))
     }
 }
 

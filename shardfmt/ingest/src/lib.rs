@@ -48,6 +48,7 @@ mod input;
 mod inputs;
 mod kind;
 mod order;
+mod parallel_digest;
 mod permits;
 mod pipeline;
 mod progress;

@@ -3,7 +3,7 @@
 use std::io;
 use std::mem;
 
-use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
 use shardfmt::manifest::{InputDigest, SKIPPED_LISTED, Skipped, SkippedList};
@@ -21,6 +21,8 @@ use super::{
 
 /// The largest memory of a piece on its way: as it is read, decoded, and encoded.
 const PIECE_MEMORY: u64 = 16 << 20;
+/// What a value takes in a canonical row besides its bytes: its presence, and its length or that of its items.
+const CELL_OVERHEAD: usize = 6;
 /// A column with more different values than this is no label to stratify by.
 const MOST_CLASSES: usize = 1 << 20;
 /// Expected rows per byte of input, for inputs that are compressed.
@@ -432,7 +434,8 @@ impl PieceEncoder<'_> {
         let encoder = self.codec.encoder(batch).map_err(failed)?;
         let classes = self.label.map(|label| PieceClasses::new(self.source, batch, label)).transpose()?;
         if let ([part], [None]) = (&mut *parts, self.takes.as_slice()) {
-            part.bytes.reserve(batch.get_array_memory_size().min(PIECE_MEMORY as usize));
+            // Growing would copy all rows into memory that was never touched, the dearest there is.
+            part.bytes.reserve(canonical_bytes(batch).min(PIECE_MEMORY as usize));
         }
         for row in 0..batch.num_rows() {
             // Most rows are for the first part, and stay where they are encoded.
@@ -485,8 +488,16 @@ impl PieceEncoder<'_> {
     }
 }
 
+/// About how many bytes the canonical rows of a record batch have, or somewhat more.
+fn canonical_bytes(batch: &RecordBatch) -> usize {
+    let values = |column: &ArrayRef| column.to_data().get_slice_memory_size().unwrap_or(0);
+    let values = batch.columns().iter().map(values).fold(0, usize::saturating_add);
+    let cells = batch.num_rows().saturating_mul(batch.num_columns());
+    values.saturating_add(cells.saturating_mul(CELL_OVERHEAD))
+}
+
 /// The labels of the rows of a piece, as text.
-struct PieceClasses(arrow::array::ArrayRef);
+struct PieceClasses(ArrayRef);
 
 impl PieceClasses {
     fn new(source: &Source, batch: &RecordBatch, label: &str) -> Result<PieceClasses, IngestError> {
@@ -540,7 +551,7 @@ fn check_label(source: &Source, label: &str) -> Result<(), IngestError> {
 fn name(source: &Source, config: &IngestConfig, takes: &[Option<HashRange>]) -> String {
     let config = IngestConfig { shard_size: None, ..config.clone() };
     let settings = serde_json::to_vec(&(config, takes)).expect("settings are plain values");
-    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v2");
+    let mut hasher = blake3::Hasher::new_derive_key("shardfmt 2026 ingest work v3");
     hasher.update(env!("CARGO_PKG_VERSION").as_bytes()).update(source.stamp().as_bytes()).update(&settings);
     hasher.finalize().to_hex()[..NAME_DIGITS].to_owned()
 }
@@ -553,5 +564,43 @@ pub(super) fn spill_error(resources: &Resources, source: io::Error) -> IngestErr
             IngestError::Spoiled { directory, source }
         }
         _ => IngestError::Spill { directory, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::FixedSizeListArray;
+    use arrow::array::{BinaryArray, FixedSizeBinaryArray, Int64Array, UInt8Array};
+    use arrow::datatypes::Field;
+
+    use super::*;
+
+    #[test]
+    fn the_room_that_is_made_for_rows_is_enough_and_not_twice_too_much() {
+        let columns: [ArrayRef; 4] = [
+            Arc::new(FixedSizeBinaryArray::try_new(3000, vec![1u8; 300_000].into(), None).unwrap()),
+            Arc::new(BinaryArray::from_iter_values((0..100usize).map(|row| vec![1u8; 40 * row]))),
+            Arc::new(Int64Array::from_iter_values(0..100)),
+            Arc::new(FixedSizeListArray::new(
+                Arc::new(Field::new("item", DataType::UInt8, true)),
+                50,
+                Arc::new(UInt8Array::from(vec![1u8; 5000])),
+                None,
+            )),
+        ];
+        let named = columns.iter().enumerate().map(|(at, column)| (format!("x{at}"), column.clone()));
+        let all = RecordBatch::try_from_iter(named).unwrap();
+        let each = columns.iter().map(|column| RecordBatch::try_from_iter([("x", column.clone())]).unwrap());
+        for whole in each.chain([all]) {
+            for batch in [whole.clone(), whole.slice(30, 60)] {
+                let encoder = RowCodec::new(batch.schema()).unwrap();
+                let mut rows = Vec::new();
+                (0..batch.num_rows()).for_each(|row| encoder.encode(&batch, row, &mut rows).unwrap());
+                let room = canonical_bytes(&batch);
+                assert!((rows.len()..2 * rows.len()).contains(&room), "{room} for {}", rows.len());
+            }
+        }
     }
 }

@@ -2,11 +2,15 @@
 //!
 //! A piece is a row group, or some rows of a large one: a reader of flat columns skips to them page by page without
 //! looking inside. Nested columns cannot be skipped without being read, nor can few large pages: large row groups with
-//! such columns are read in order.
+//! such columns are read in order. Of [lists of numbers](lists) only the places of their rows are found in order.
+
+mod hybrid;
+mod lists;
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use ::parquet::arrow::ProjectionMask;
 use ::parquet::arrow::arrow_reader::{
     ArrowReaderMetadata, ArrowReaderOptions, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder,
 };
@@ -15,19 +19,22 @@ use ::parquet::column::page::{Page, PageReader};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
 use ::parquet::file::serialized_reader::SerializedPageReader;
-use arrow::array::RecordBatch;
+use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Schema, SchemaRef};
 use shardfmt::manifest::InputDigest;
 
+use self::lists::{ListColumn, ListPart, ListShape};
 use super::alike::Alike;
-use super::{About, Feed, Format, MANY_ROWS, MOST_ROWS, PIECE_BYTES, caught, growth};
+use super::{About, Feed, Format, LARGE_BYTES, MANY_ROWS, MOST_ROWS, PIECE_BYTES, caught, growth};
 use crate::error::one_line;
 use crate::input::{InputFile, OpenInput};
 use crate::inputs::Inputs;
 use crate::kind::Kind;
 use crate::{IngestConfig, IngestError, canonical};
 
+/// The pages of more than that are not listed before they are read: each costs a look at the file.
+const MOST_PAGES: u64 = 4096;
 /// The overhead of a row besides its values.
 const ROW_OVERHEAD: u64 = 32;
 
@@ -41,6 +48,17 @@ pub(super) struct ParquetSource {
 struct ParquetFile {
     file: InputFile,
     metadata: ArrowReaderMetadata,
+}
+
+/// A row group to be read in order.
+struct Group {
+    /// Its number in the file.
+    index: usize,
+    /// Rows before it in the file.
+    start: u64,
+    rows: u64,
+    /// How many rows make a piece.
+    size: u64,
 }
 
 impl ParquetSource {
@@ -102,16 +120,18 @@ impl ParquetFile {
                     continue;
                 }
             };
-            let size = self.rows_per_piece(&whole.input, group, rows);
-            if size < rows && !self.can_skip(group, rows.div_ceil(size)) {
-                self.in_order(&whole.input, index, rows, size, schema, feed)?;
+            let lists = self.lists(group, rows);
+            let size = self.rows_per_piece(&whole.input, group, &lists, rows);
+            if !lists.is_empty() && self.can_skip(group, &lists, rows.div_ceil(size)) {
+                self.lists_in_order(&whole.input, &Group { index, start, rows, size }, lists, schema, feed)?;
+            } else if size < rows && !self.can_skip(group, &[], rows.div_ceil(size)) {
+                self.in_order(&whole.input, &Group { index, start, rows, size }, schema, feed)?;
             } else {
-                for from in (0..rows).step_by(size as usize) {
-                    let part = from..(from + size).min(rows);
+                for part in self.cuts(&whole.input, group, rows, size) {
                     let input = whole.input.clone();
                     let name = format!("{}, rows {}", self.file.name, shown(start, &part));
                     feed.piece(name, move |_| {
-                        let batch = self.read(input, index, &part)?;
+                        let batch = self.read(input, index, &part, ProjectionMask::all())?;
                         canonical::canonical_batch(&self.file.path, &batch, schema)
                     })?;
                 }
@@ -125,10 +145,33 @@ impl ParquetFile {
         whole.digest()
     }
 
+    /// The columns that are lists of numbers: of each its number in the schema, the number of its only leaf, and how
+    /// it is stored.
+    fn lists(&self, group: &RowGroupMetaData, rows: u64) -> Vec<(usize, usize, ListShape)> {
+        let (schema, leaves) = (self.metadata.schema(), self.metadata.parquet_schema());
+        let list = |(leaf, column): (usize, &ColumnChunkMetaData)| {
+            let root = leaves.get_column_root_idx(leaf);
+            let shape = ListShape::of(schema.fields().get(root)?, column, rows)?;
+            Some((root, leaf, shape))
+        };
+        // A root of several leaves is a struct, or has one: no list of numbers.
+        group.columns().iter().enumerate().filter_map(list).collect()
+    }
+
     /// How many rows of a row group make a piece.
-    fn rows_per_piece(&self, input: &OpenInput, group: &RowGroupMetaData, rows: u64) -> u64 {
+    fn rows_per_piece(
+        &self,
+        input: &OpenInput,
+        group: &RowGroupMetaData,
+        lists: &[(usize, usize, ListShape)],
+        rows: u64,
+    ) -> u64 {
         let per_row = |bytes: u64| bytes / rows.max(1);
-        let row_bytes = group.columns().iter().map(|column| {
+        let row_bytes = group.columns().iter().enumerate().map(|(leaf, column)| {
+            if let Some((_, _, shape)) = lists.iter().find(|(_, of, _)| *of == leaf) {
+                let items = u64::try_from(column.num_values()).unwrap_or(0);
+                return shape.row_bytes(per_row(items));
+            }
             let known = per_row(decoded_bytes(column));
             // Unless even the whole dictionary in every row of a piece would do no harm.
             let most = u64::try_from(column.uncompressed_size()).unwrap_or(0);
@@ -139,6 +182,17 @@ impl ParquetFile {
         });
         let row_bytes = row_bytes.fold(ROW_OVERHEAD, u64::saturating_add);
         (PIECE_BYTES / row_bytes).clamp(1, MANY_ROWS).min(rows.max(1))
+    }
+
+    /// The pieces of a row group, of at most `size` rows: they end where pages of the column with the most bytes do,
+    /// so that no two read one page, unless pages are too large or too many.
+    fn cuts(&self, input: &OpenInput, group: &RowGroupMetaData, rows: u64, size: u64) -> Vec<Range<u64>> {
+        let widest = group.columns().iter().max_by_key(|column| column.uncompressed_size());
+        let ends = match widest.filter(|_| size < rows) {
+            Some(column) => page_ends(input, column, rows).unwrap_or_default(),
+            None => Vec::new(),
+        };
+        cuts_at(&ends, rows, size)
     }
 
     /// The mean length of the texts of a dictionary.
@@ -156,24 +210,34 @@ impl ParquetFile {
         }
     }
 
-    /// Whether a reader gets to each of the pieces of a row group without reading much of the others.
-    fn can_skip(&self, group: &RowGroupMetaData, pieces: u64) -> bool {
+    /// Whether a reader gets to each of the pieces of a row group without reading much of the others, apart from
+    /// `lists`.
+    fn can_skip(&self, group: &RowGroupMetaData, lists: &[(usize, usize, ListShape)], pieces: u64) -> bool {
         let fields = self.metadata.schema().fields();
+        let is_list = |leaf: usize| lists.iter().any(|(_, of, _)| *of == leaf);
         let is_flat = |column: &ColumnChunkMetaData| column.column_descr().max_rep_level() == 0;
         let has_pages = |column| pages(column).is_some_and(|pages| pages.saturating_mul(2) >= pieces);
         // Levels and short values of many rows fit a page: to unpack it for each piece again costs little.
         let is_small = |column: &ColumnChunkMetaData| decoded_bytes(column) <= PIECE_BYTES;
         !fields.iter().any(|field| growth::grows(field.data_type()))
-            && group.columns().iter().all(|column| is_flat(column) && (has_pages(column) || is_small(column)))
+            && group.columns().iter().enumerate().all(|(leaf, column)| {
+                is_list(leaf) || is_flat(column) && (has_pages(column) || is_small(column))
+            })
     }
 
     /// Some rows of a row group.
-    fn read(&self, input: OpenInput, group: usize, rows: &Range<u64>) -> Result<RecordBatch, IngestError> {
+    fn read(
+        &self,
+        input: OpenInput,
+        group: usize,
+        rows: &Range<u64>,
+        columns: ProjectionMask,
+    ) -> Result<RecordBatch, IngestError> {
         let count = rows.end - rows.start;
         let read = caught(|| -> Result<RecordBatch, ParquetError> {
-            let batches =
-                self.reader(input, group, rows.start, count, count)?.collect::<Result<Vec<_>, _>>()?;
-            Ok(concat_batches(self.metadata.schema(), &batches)?)
+            let reader = self.reader(input, group, rows.start, count, count, columns)?;
+            let schema = reader.schema();
+            Ok(concat_batches(&schema, &reader.collect::<Result<Vec<_>, _>>()?)?)
         });
         let batch = read.unwrap_or_else(gave_up).map_err(|error| damaged(&self.file, error))?;
         self.check_rows(batch.num_rows() as u64, count)?;
@@ -184,14 +248,14 @@ impl ParquetFile {
     fn in_order<'s>(
         &'s self,
         input: &OpenInput,
-        group: usize,
-        rows: u64,
-        size: u64,
+        group: &Group,
         schema: &'s SchemaRef,
         feed: &mut Feed<'_, 's>,
     ) -> Result<(), IngestError> {
+        let Group { index: group, rows, size, .. } = *group;
         let name = format!("{}, row group {group}", self.file.name);
-        let build = caught(|| self.reader(input.clone(), group, 0, rows, size)).unwrap_or_else(gave_up);
+        let build = caught(|| self.reader(input.clone(), group, 0, rows, size, ProjectionMask::all()));
+        let build = build.unwrap_or_else(gave_up);
         let mut reader = match build {
             Ok(reader) => reader,
             Err(error) => return feed.fault(&name, damaged(&self.file, error)),
@@ -216,6 +280,79 @@ impl ParquetFile {
         self.check_rows(found, rows).or_else(|error| feed.fault(&name, error))
     }
 
+    /// A row group whose lists of numbers are walked through here and now, and decoded in pieces together with its
+    /// other columns.
+    fn lists_in_order<'s>(
+        &'s self,
+        input: &OpenInput,
+        group: &Group,
+        lists: Vec<(usize, usize, ListShape)>,
+        schema: &'s SchemaRef,
+        feed: &mut Feed<'_, 's>,
+    ) -> Result<(), IngestError> {
+        let Group { index: group, start, rows, size } = *group;
+        let group_name = format!("{}, row group {group}", self.file.name);
+        let chunks = self.metadata.metadata().row_group(group);
+        let others = (0..chunks.num_columns()).filter(|leaf| !lists.iter().any(|(_, of, _)| of == leaf));
+        let others = ProjectionMask::leaves(self.metadata.parquet_schema(), others);
+        let has_others = lists.len() < chunks.num_columns();
+        let mut columns = Vec::with_capacity(lists.len());
+        for (root, leaf, shape) in lists {
+            let (input, column) = (Arc::new(input.clone()), chunks.column(leaf));
+            let pages = caught(|| SerializedPageReader::new(input, column, rows as usize, None));
+            match pages.unwrap_or_else(gave_up) {
+                Ok(pages) => columns.push((root, ListColumn::new(shape, pages))),
+                Err(error) => return feed.fault(&group_name, damaged(&self.file, error)),
+            }
+        }
+        let mut found = 0;
+        while found < rows {
+            let mut wanted = size.min(rows - found) as usize;
+            let mut parts = Vec::with_capacity(columns.len());
+            for (root, column) in &mut columns {
+                // The first says how many rows the piece has.
+                let most_bytes = if parts.is_empty() { LARGE_BYTES as usize } else { usize::MAX };
+                match column.take(wanted, most_bytes) {
+                    Ok(part) if parts.is_empty() || part.rows() == wanted => {
+                        wanted = part.rows();
+                        parts.push((*root, part));
+                    }
+                    Ok(part) => {
+                        let reason = format!("its columns have {wanted} rows and {}", part.rows());
+                        return feed.fault(&group_name, damaged(&self.file, reason));
+                    }
+                    Err(reason) => return feed.fault(&group_name, damaged(&self.file, reason)),
+                }
+            }
+            if wanted == 0 {
+                break;
+            }
+            let part = found..found + wanted as u64;
+            found = part.end;
+            let name = format!("{}, rows {}", self.file.name, shown(start, &part));
+            let (input, others) = (input.clone(), others.clone());
+            feed.piece(name, move |_| {
+                let others = if has_others { Some(self.read(input, group, &part, others)?) } else { None };
+                let batch = self.with_lists(parts, others).map_err(|reason| damaged(&self.file, reason))?;
+                canonical::canonical_batch(&self.file.path, &batch, schema)
+            })?;
+        }
+        self.check_rows(found, rows).or_else(|error| feed.fault(&group_name, error))
+    }
+
+    /// The columns of some rows in the order of the schema: lists of numbers, and the others.
+    fn with_lists(
+        &self,
+        lists: Vec<(usize, ListPart)>,
+        others: Option<RecordBatch>,
+    ) -> Result<RecordBatch, String> {
+        let mut columns: Vec<_> = others.iter().flat_map(RecordBatch::columns).cloned().collect();
+        for (root, part) in lists {
+            columns.insert(root.min(columns.len()), part.decode()?); // ascending, so that those before are there
+        }
+        RecordBatch::try_new(self.metadata.schema().clone(), columns).map_err(one_line)
+    }
+
     fn reader(
         &self,
         input: OpenInput,
@@ -223,8 +360,10 @@ impl ParquetFile {
         from: u64,
         count: u64,
         batch: u64,
+        columns: ProjectionMask,
     ) -> Result<ParquetRecordBatchReader, ParquetError> {
         ParquetRecordBatchReaderBuilder::new_with_metadata(input, self.metadata.clone())
+            .with_projection(columns)
             .with_row_groups(vec![group])
             .with_offset(from as usize)
             .with_limit(count as usize)
@@ -254,6 +393,42 @@ fn checked_rows(group: &RowGroupMetaData) -> Result<u64, String> {
             Err(format!("column {path} has {values} values in a row group of {rows} rows"))
         }
     }
+}
+
+/// Parts of at most `size` of `rows` rows. Each ends at the last of `ends` that it reaches, unless it would be less
+/// than half as large as it may be.
+fn cuts_at(ends: &[u64], rows: u64, size: u64) -> Vec<Range<u64>> {
+    let (mut cuts, mut from) = (Vec::new(), 0);
+    while from < rows {
+        let most = from.saturating_add(size).min(rows);
+        let last = ends.partition_point(|end| *end <= most).checked_sub(1).map(|last| ends[last]);
+        let half = from.saturating_add(size.div_ceil(2)).max(from + 1);
+        let end = last.filter(|end| most < rows && *end >= half);
+        cuts.push(from..end.unwrap_or(most));
+        from = end.unwrap_or(most);
+    }
+    cuts
+}
+
+/// For each page of a flat column the number of rows up to its end: `None` where its writer does not say how many pages
+/// there are, or they cannot be listed. A fault of theirs is found when rows are read.
+fn page_ends(input: &OpenInput, column: &ColumnChunkMetaData, rows: u64) -> Option<Vec<u64>> {
+    let pages = pages(column).filter(|pages| (2..=MOST_PAGES).contains(pages))?;
+    let input = Arc::new(input.clone());
+    let listed = caught(|| -> Result<Option<Vec<u64>>, ParquetError> {
+        let mut reader = SerializedPageReader::new(input, column, rows as usize, None)?;
+        let (mut ends, mut end) = (Vec::with_capacity(pages as usize), 0);
+        while let Some(page) = reader.peek_next_page()? {
+            if !page.is_dict {
+                let Some(rows) = page.num_rows.or(page.num_levels) else { return Ok(None) };
+                end += rows as u64;
+                ends.push(end);
+            }
+            reader.skip_next_page()?;
+        }
+        Ok(Some(ends))
+    });
+    listed?.ok()?
 }
 
 /// The decoded size of the values of a column, by its metadata: a dictionary may stand for more.
@@ -299,52 +474,4 @@ fn gave_up<T, E: From<ParquetError>>() -> Result<T, E> {
 }
 
 #[cfg(test)]
-mod tests {
-    use ::parquet::arrow::ArrowWriter;
-    use ::parquet::file::properties::WriterProperties;
-    use arrow::array::{ArrayRef, FixedSizeBinaryArray, Int64Array, StringArray};
-    use bytes::Bytes;
-
-    use super::*;
-    use crate::config::OnError;
-    use crate::source::{Faults, Piece};
-
-    /// The rows of each piece of a file with this column.
-    fn pieces(column: ArrayRef, properties: WriterProperties) -> Vec<usize> {
-        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
-        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
-        writer.write(&batch).unwrap();
-        let inputs = Inputs::in_memory("a.parquet", Bytes::from(writer.into_inner().unwrap()));
-        let source = ParquetSource::open(inputs, &IngestConfig::default()).unwrap();
-        let mut rows = Vec::new();
-        let mut push = |piece: Piece<'_>| {
-            let mut faults = Faults::new(OnError::Fail, "a piece".to_owned());
-            rows.push((piece.read)(&mut faults)?.unwrap().num_rows());
-            Ok(())
-        };
-        let largest_row = crate::Resources::threads(1).largest_row();
-        source.pieces(&mut Feed { push: &mut push, on_error: OnError::Fail, largest_row }).unwrap();
-        rows
-    }
-
-    #[test]
-    fn narrow_rows_make_large_pieces() {
-        let column = Arc::new(Int64Array::from_iter_values(0..300_000));
-        assert_eq!(pieces(column, WriterProperties::default()).len(), 3);
-    }
-
-    #[test]
-    fn texts_that_share_a_place_weigh_as_much_as_others() {
-        let texts = ["a", "b", "c"].map(|text| text.repeat(50_000));
-        let column: ArrayRef = Arc::new(StringArray::from_iter_values((0..2000).map(|row| &texts[row % 3])));
-        let rows = pieces(column, WriterProperties::default());
-        assert_eq!(rows.iter().sum::<usize>(), 2000);
-        assert!(rows.iter().all(|rows| *rows <= 84), "{rows:?}");
-    }
-
-    #[test]
-    fn nulls_of_a_wide_type_weigh_as_much_as_values() {
-        let column: ArrayRef = Arc::new(FixedSizeBinaryArray::new_null(1 << 20, 50));
-        assert!(pieces(column, WriterProperties::default()).iter().all(|rows| *rows <= 4));
-    }
-}
+mod tests;
