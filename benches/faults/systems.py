@@ -184,10 +184,21 @@ class Torchrun(Logged):
             ranks = children(self.processes["launcher"].pid)
             os.kill(ranks[fault.victim % len(ranks)], signal.SIGKILL)
         else:
-            # Ranks whose launcher is gone would stay: theirs is one session, and ranks have others.
-            for rank in children(self.processes["launcher"].pid):
-                os.kill(rank, signal.SIGKILL)
             self.kill("launcher")
+
+    def kill(self, name):
+        self.kill_ranks()
+        super().kill(name)
+
+    def close(self):
+        self.kill_ranks()
+        super().close()
+
+    def kill_ranks(self):
+        """Each rank has a session of its own, and stays when its launcher is gone."""
+        launcher = self.processes.get("launcher")
+        for rank in children(launcher.pid) if launcher else []:
+            os.kill(rank, signal.SIGKILL)
 
     def counts(self):
         return count.of_restarts(self.lines(), self.setting.steps, self.setting.steps * GLOBAL_BATCH)

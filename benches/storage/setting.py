@@ -52,7 +52,7 @@ def utilisation(compute_s, ends, waits, skipped):
     (from 1) to the end of the last, and the seconds of waiting for data in it.
 
     MLPerf skips the first step. Steps that were read before it ended cost nothing either, and weigh more in a short
-    run than in one of 500 steps, so runs here skip as many more as a rank reads ahead."""
+    run than in one of 500 steps. The steady utilisation skips as many more as a rank reads ahead."""
     if len(ends) < skipped + LEAST_STEPS:
         raise ValueError(f"{len(ends)} steps are too few, because the first {skipped} do not count")
     return (len(ends) - skipped) * compute_s / (ends[-1] - ends[skipped - 1]), sum(waits[skipped:])
