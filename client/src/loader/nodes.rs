@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use memmap2::{Advice, Mmap};
+use memmap2::Mmap;
 use shardd_api::local_transport::Transport;
 use shardd_api::node::{NodeId, NodeRecord};
 use shardd_api::protocol::{
@@ -17,6 +17,7 @@ use shardd_api::protocol::{
 use shardd_plan::{GrainNo, Plan, Read};
 use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::row::Rows;
+use shardfmt::shard::{nothing_beside, populate, will_need};
 use shardfmt::{ByteSize, Grain, GrainKey, Manifest, SparseGrain};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
@@ -671,7 +672,9 @@ impl NodeRows {
             let copies = self.lenders.copies(server, places);
             return copies.into_iter().map(|copy| copy.map(|copy| GrainBytes::Owned(copy.into()))).collect();
         }
-        places.iter().map(|place| self.map(server, place)).collect()
+        // The disk reads all of them at once, and none waits for the one before it.
+        let mapped: Vec<_> = places.iter().map(|place| self.map(server, place)).collect();
+        mapped.into_iter().map(|stretch| self.present(server, stretch?)).collect()
     }
 
     /// Drops grains from the network when they take too much memory, but not those wanted now.
@@ -685,8 +688,8 @@ impl NodeRows {
         self.maps.retain(|_, map| Arc::strong_count(map) > 1);
     }
 
-    /// A stretch of a segment that is mapped, or is from now on.
-    fn map(&mut self, server: &str, place: &Place) -> Option<GrainBytes> {
+    /// A stretch of a segment that is mapped, or is from now on, and that the disk begins to read.
+    fn map(&mut self, server: &str, place: &Place) -> Option<(Arc<Mmap>, Range<usize>)> {
         let Place { segment, offset, len } = place;
         let range =
             usize::try_from(*offset).ok()?..usize::try_from(offset.checked_add((*len).into())?).ok()?;
@@ -703,6 +706,8 @@ impl NodeRows {
                         return None;
                     }
                 };
+                // Grains of a step lie anywhere: what the kernel reads beside them would take the place of others.
+                nothing_beside(&map);
                 self.maps.insert(segment.clone(), Arc::clone(&map));
                 map
             }
@@ -710,12 +715,14 @@ impl NodeRows {
         if map.len() < range.end {
             return None;
         }
-        // A page that cannot be read is an error here, not a signal later.
-        match map.advise_range(Advice::PopulateRead, range.start, range.len()) {
+        will_need(&map[range.clone()]);
+        Some((map, range))
+    }
+
+    /// The stretch, once its pages are in memory: one that cannot be read is an error here, not a signal later.
+    fn present(&mut self, server: &str, (map, range): (Arc<Mmap>, Range<usize>)) -> Option<GrainBytes> {
+        match populate(&map[range.clone()]) {
             Ok(()) => Some(GrainBytes::Mapped(map, range)),
-            Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {
-                Some(GrainBytes::Mapped(map, range)) // a kernel before 5.14 does not know the advice
-            }
             Err(error) => {
                 warn!(server, %error, "a segment cannot be read; asking again");
                 self.doubts = true;

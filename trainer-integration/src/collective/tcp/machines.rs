@@ -303,8 +303,8 @@ mod tests {
             (0..50).map(|_| std::net::TcpStream::connect(&master).expect("it listens")).collect();
         // One after the other, they would take 250 s.
         let options = options("r");
+        let machine = |number: u32| Machine { number, machines: 2, ranks: 1 };
         std::thread::scope(|scope| {
-            let machine = |number: u32| Machine { number, machines: 2, ranks: 1 };
             let first = scope.spawn(|| host(rendezvous, machine(0), &options));
             assert_eq!(meet(&master, machine(1), &options).expect("they meet"), [1, 1]);
             assert_eq!(first.join().expect("no panic").expect("they meet"), [1, 1]);
