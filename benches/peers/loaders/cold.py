@@ -3,9 +3,11 @@
 A turn is a process of its own, which imports its packages and then moves into the group, so that the limit is
 for what its loader allocates and for the pages that it reads. Before it the files are dropped from the page
 cache (and looked at: a turn on files that are still there is an error); it opens them and reads one shuffled
-epoch, or what of it is read in `--longest` seconds. Beside them runs a sequential read of the same rows, in
-the same group. Turns go through all systems, every other round backwards. Where no control group can be made
-it says why, and the page cache is dropped before each turn but not limited.
+epoch, or what of it is read in `--longest` seconds. Beside them run the limits of the disk, in the same group: a
+sequential read of the same rows, and reads of single rows past the page cache. What can be had of a shuffled order is
+the best of the latter, or the part of the sequential read that the memory has room for: each pass over the data gives
+as many rows of the order as can be kept. Turns go through all systems, every other round backwards. Where no control
+group can be made it says why, and the page cache is dropped before each turn but not limited.
 """
 
 import argparse
@@ -23,9 +25,9 @@ import numpy as np
 from kinds import KINDS, make
 from measure import recording, say
 from runner import Failed, Folders, Runner, prepare
-from systems import SYSTEMS, system
+from systems import LIMITS, SYSTEMS, system
 
-SEQUENTIAL = "sequential"
+SEQUENTIAL, *RANDOM = LIMITS
 DEFAULT = "from_numpy,torch_batched,torch_map,grain,hf_arrow,lance,mosaic,litdata,litdata_full,webdataset,shardd,shardd_blocked"
 WANTED = 0.8
 
@@ -52,7 +54,7 @@ def parse():
     parser.add_argument("--data", type=Path, help="cifar10-jpeg.tar.gz, for kind B")
     parser.add_argument("--json", type=Path, help="write every figure to this file, a line of JSON each")
     arguments = parser.parse_args()
-    arguments.systems = [SEQUENTIAL, *arguments.systems.split(",")]
+    arguments.systems = [*LIMITS, *arguments.systems.split(",")]
     if unknown := [name for name in arguments.systems if name not in SYSTEMS]:
         parser.error(f"no such system: {', '.join(unknown)}; there are {', '.join(SYSTEMS)}")
     return arguments
@@ -84,7 +86,8 @@ def of_kind(kind, arguments, note):
             runner.end()
 
     try:
-        with group(data_bytes // 4) as (members, told):
+        limit_bytes = data_bytes // 4
+        with group(limit_bytes) as (members, told):
             say(f"{kind.letter}: {data_bytes / 1e6:,.0f} MB, {told}")
             note("group", kind=kind.letter, bytes=data_bytes, told=told)
             for name in arguments.systems:
@@ -105,10 +108,10 @@ def of_kind(kind, arguments, note):
     finally:
         if not arguments.keep:
             shutil.rmtree(folders.root)
-    report(kind, rates, failed, told)
+    report(kind, rates, failed, told, limit_bytes / data_bytes if members else None)
 
 
-def report(kind, rates, failed, told):
+def report(kind, rates, failed, told, held):
     print(f"\n**{kind.letter}: {kind.rows:,} {kind.title}, {told}**\n")
     print("| | MB/s | from - to | of sequential |\n|---|--:|--:|--:|")
     best = statistics.median(rates[SEQUENTIAL])
@@ -118,8 +121,16 @@ def report(kind, rates, failed, told):
         print("| " + " | ".join(cells) + " |")
     for name, reason in failed.items():
         print(f"\n- {name}: {reason}")
-    if rates.keys() & {"shardd", "shardd_blocked"}:
-        print(f"\nWanted of shardd: {WANTED} of sequential.")
+    limits = {system(name).title: statistics.median(rates[name]) for name in RANDOM if name in rates}
+    if held:
+        limits[f"{held:.2f} (memory / data) of the sequential read"] = held * best
+    if limits:
+        title = max(limits, key=limits.get)
+        print(f"\nLimit of a shuffled order: {limits[title]:,.0f} MB/s ({title}), {limits[title] / best:.2f} of sequential.")
+        for name in ("shardd", "shardd_blocked"):
+            if name in rates:
+                part = statistics.median(rates[name]) / limits[title]
+                print(f"{system(name).title}: {part:.2f} of that; wanted: {WANTED}.")
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ import table
 from bucket import bucket
 from kinds import KINDS, make
 from runner import Failed, Folders, Runner, prepare
-from systems import SYSTEMS, system
+from systems import LIMITS, SYSTEMS, system
 
 
 def main():
@@ -61,7 +61,7 @@ def recording(arguments, **facts):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", default="ABCXE", help="letters, of " + "".join(KINDS))
-    parser.add_argument("--systems", default=",".join(SYSTEMS).replace(",sequential", ""), help="names, with commas")
+    parser.add_argument("--systems", default=",".join(name for name in SYSTEMS if name not in LIMITS), help="names, with commas")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn", type=float, default=0.3, metavar="SECONDS")
     parser.add_argument("--rows", default="", metavar="KIND=ROWS,...", help="other numbers of rows than the kinds have")

@@ -57,7 +57,7 @@ pub use columns::common as common_columns;
 pub use config::{CacheChoice, Follow, LoaderConfig, LoaderSource, MixedSource, PlanRef, default_cache_dir};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
-use embedded::{ShardFiles, Shards, room};
+use embedded::{ShardFiles, Shards, for_rows, room};
 pub use error::{GrainsError, LoadError, OtherColumns};
 use nodes::{NodeRows, Nodes};
 use order::Order;
@@ -390,12 +390,15 @@ impl Loader {
             }
             Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
                 let (cache, clocks) = (Arc::new(config.cache.open()?), Arc::clone(&clocks));
-                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone(), room())?;
+                let room = room();
+                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone(), room)?;
                 if steps.sample_count < order.sample_count() {
                     files = files.for_some_samples();
                 }
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
-                Box::new(Shards::new(files, plans, config.shuffle))
+                let batches = batches_bytes(&config, &sources, global_batch);
+                let memory = for_rows(room, loaders_here(&config), batches);
+                Box::new(Shards::new(files, plans, config.shuffle).past_the_page_cache(memory)?)
             }
         };
 
@@ -687,6 +690,20 @@ fn reports_before(config: &LoaderConfig, own: &Range<u32>, global_batch: u64) ->
         }
     };
     before.filter(|_| config.audit).map(report).into_iter().collect()
+}
+
+/// About how much memory the batches of a loader take that are gathered, or that its user has.
+fn batches_bytes(config: &LoaderConfig, sources: &[Source], global_batch: u64) -> u64 {
+    let row = |source: &Source| source.manifest.row_bytes() / source.manifest.sample_count().max(1);
+    let row_bytes = sources.iter().map(row).max().unwrap_or_default();
+    let batches = (config.read_ahead + config.threads + 2) as u64;
+    global_batch.div_ceil(config.world.into()).saturating_mul(row_bytes).saturating_mul(batches)
+}
+
+/// How many loaders may share this machine's memory: all of the run, but a machine has hardly more than processors.
+fn loaders_here(config: &LoaderConfig) -> u64 {
+    let processors = std::thread::available_parallelism().map_or(1, |count| count.get() as u64);
+    u64::from(config.world).saturating_mul(config.stride).min(processors.max(1))
 }
 
 /// How many samples an epoch has.

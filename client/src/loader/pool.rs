@@ -16,6 +16,7 @@ use crate::fork;
 
 /// Less than this comes from the allocator, which keeps small pieces itself.
 const SMALL: usize = 64 << 10;
+const PAGE: usize = 4096;
 /// From here on huge pages save the processor most of its page tables.
 const HUGE: usize = 2 << 20;
 
@@ -31,12 +32,20 @@ struct Kept {
     blocks: Mutex<Vec<MmapMut>>,
     /// How many blocks are kept at most.
     most: usize,
+    /// Less than this comes from the allocator.
+    small: usize,
 }
 
 impl Pool {
     /// Keeps at most `most` free blocks.
     pub(crate) fn new(most: usize) -> Self {
-        Self { kept: Arc::new(Kept { blocks: Mutex::default(), most }) }
+        Self { kept: Arc::new(Kept { blocks: Mutex::default(), most, small: SMALL }) }
+    }
+
+    /// As [`new`](Self::new), but all that is a page or more goes back to the kernel, or is kept, and begins at a page. What many
+    /// threads take from the allocator and others give back later may stay with it.
+    pub(crate) fn of_pages(most: usize) -> Self {
+        Self { kept: Arc::new(Kept { blocks: Mutex::default(), most, small: PAGE }) }
     }
 }
 
@@ -61,7 +70,7 @@ impl Kept {
 
 impl Memory for Pool {
     fn lend(&self, len: usize) -> io::Result<Lent> {
-        if len < SMALL {
+        if len < self.kept.small {
             return Fresh.lend(len);
         }
         let mut block = match self.kept.take(len) {
@@ -83,7 +92,8 @@ impl Memory for Pool {
 
 fn fresh(len: usize) -> io::Result<MmapMut> {
     // A little more, so that batches whose rows are not all of one size find room in each other's memory.
-    let block = MmapMut::map_anon(len.checked_add(len / 8).unwrap_or(len).next_multiple_of(4096))?;
+    let more = if len < SMALL { 0 } else { len / 8 };
+    let block = MmapMut::map_anon(len.checked_add(more).unwrap_or(len).next_multiple_of(PAGE))?;
     if block.len() >= HUGE {
         // Only a wish: without huge pages it is slower.
         let _ = block.advise(Advice::HugePage);

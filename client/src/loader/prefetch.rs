@@ -125,16 +125,18 @@ impl Prefetch {
             let mut room = horizon.saturating_sub(first.rows());
             let mut window = vec![first];
             while window.len() < length
+                && ahead.front().is_none_or(|next| is_of(&next.span, epoch))
                 && (horizon == 0 || ahead.front().map_or(room > 0, |next| next.rows() <= room))
                 && let Some(next) = ahead.pop_front().or_else(|| planned(&mut self.shares, Some(epoch)))
             {
                 room = room.saturating_sub(next.rows());
                 window.push(next);
             }
+            let within = (!self.rows.looks_beyond_epochs()).then_some(epoch);
             let mut rows_ahead: u64 = ahead.iter().map(Planned::rows).sum();
             while length > 1
                 && rows_ahead < horizon
-                && let Some(next) = planned(&mut self.shares, Some(epoch))
+                && let Some(next) = planned(&mut self.shares, within)
             {
                 for (part, reads) in next.span.parts.iter().zip(&next.reads) {
                     self.rows.expect(part.epoch, reads);

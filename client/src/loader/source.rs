@@ -18,8 +18,13 @@ pub(crate) trait RowSource: Send {
     fn await_epoch(&mut self, _epoch: u32, _from: (u32, u64)) {}
 
     /// How many rows it wants to know of beyond those that are prepared: none, if it would do nothing about them.
-    fn horizon(&self) -> u64 {
+    fn horizon(&mut self) -> u64 {
         0
+    }
+
+    /// Whether rows of the next epoch may be announced before those of this one are all prepared.
+    fn looks_beyond_epochs(&self) -> bool {
+        false
     }
 
     /// The reads of a step that will be prepared some time after those announced before. Does not wait for

@@ -5,6 +5,7 @@
 //! range. Knows nothing of stores and datasets.
 
 mod compression;
+mod detached;
 mod entry;
 mod ipc;
 mod pages;
@@ -17,7 +18,7 @@ mod writer;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -33,6 +34,7 @@ use crate::row::{RowCodec, RowDigest, RowEncoder, RowError};
 
 pub use crate::size::MAX_SHARD_BYTES;
 pub use compression::{Compression, CompressionError, ZstdLevel};
+pub use detached::StoredBatch;
 pub use entry::{LABEL_COLUMN, Labels, ShardEntry};
 pub use ipc::schema_from;
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block};
@@ -74,8 +76,12 @@ const HASHED_AT_ONCE: usize = 1 << 18;
 #[derive(Debug)]
 pub struct Shard {
     name: String,
+    /// Its file, if it is mapped.
+    path: Option<PathBuf>,
     bytes: Buffer,
     codec: RowCodec,
+    /// Where each record batch lies.
+    blocks: Vec<BlockPlace>,
     record_batches: Vec<RecordBatch>,
     encoders: Vec<RowEncoder>,
     /// The first row of each record batch, and the number of rows.
@@ -110,7 +116,7 @@ impl Shard {
         let bytes = map(path)
             .and_then(|bytes| read(&bytes).map(|()| bytes))
             .map_err(|source| ShardError::Io { shard: name.clone(), source })?;
-        Self::read(bytes, name)
+        Ok(Self { path: Some(path.into()), ..Self::read(bytes, name)? })
     }
 
     /// Reads a shard from its bytes, without copying them. Takes a `Vec<u8>`, `Bytes` or Arrow buffer.
@@ -151,7 +157,9 @@ impl Shard {
         }
         let encoders = record_batches.iter().map(|batch| codec.encoder(batch)).collect::<Result<_, _>>();
         let encoders = encoders.map_err(|error: RowError| corrupt(error.to_string()))?;
-        Ok(Self { name, bytes, codec, record_batches, encoders, starts, heap_bytes: unpacked })
+        let blocks = file.blocks;
+        let (path, heap_bytes) = (None, unpacked);
+        Ok(Self { name, path, bytes, codec, blocks, record_batches, encoders, starts, heap_bytes })
     }
 
     /// Checks that the shard's bytes are those that `id` names.
@@ -167,6 +175,11 @@ impl Shard {
     /// The digest of the shard's bytes, computed.
     pub fn id(&self) -> ShardId {
         ShardId::of(&self.bytes)
+    }
+
+    /// The path of the shard's file, if it is mapped.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
     }
 
     /// The shard's file.

@@ -42,8 +42,15 @@ SYSTEMS = {
     "shardd": ("shardd_loader", "Shardd"),
     "shardd_blocked": ("shardd_loader", "SharddBlocked"),
     "shardd_bucket": ("shardd_loader", "SharddBucket"),
-    "sequential": ("plain", "Sequential"),  # for cold.py: reads, but is no loader
+    # For cold.py: they read, but are no loaders.
+    "sequential": ("plain", "Sequential"),
+    "random_8": ("disk", "Random8"),
+    "random_32": ("disk", "Random32"),
+    "random_64": ("disk", "Random64"),
 }
+
+
+LIMITS = ("sequential", "random_8", "random_32", "random_64")
 
 
 class System:

@@ -28,6 +28,7 @@ use tracing::warn;
 use super::super::LoadError;
 use super::super::clocks::{Clocks, On};
 use super::bring::Bringer;
+use super::direct::{self, Direct, Own, Totals, Way};
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
 use super::units::Met;
 use crate::shared_cache::{Fetched, Seen, SharedCache};
@@ -112,6 +113,10 @@ pub(crate) struct ShardFiles {
     used: Vec<Used>,
     /// Some shard is read row by row.
     some_by_row: bool,
+    /// Reads rows past the page cache, where this is worthwhile.
+    direct: Option<Direct>,
+    /// Shards that lie in the page cache are read there.
+    leaves_resident: bool,
     /// Counts the calls of [`prepare`](Self::prepare), from 1.
     window: u64,
     clocks: Arc<Clocks>,
@@ -205,6 +210,8 @@ impl ShardFiles {
             fits,
             used,
             some_by_row,
+            direct: None,
+            leaves_resident: true,
         })
     }
 
@@ -224,9 +231,40 @@ impl ShardFiles {
         self
     }
 
+    /// Rows that the order reads here and there are read past the page cache, if the memory is much too small for its pages;
+    /// those that are kept until their use take no more than `memory`.
+    pub(crate) fn past_the_page_cache(self, memory: u64) -> Result<Self, LoadError> {
+        let bytes: u64 = (0..self.listed.len() as u32).map(|number| self.entry(number).1.bytes).sum();
+        let is_scattered = self.units.iter().all(|unit| *unit == 1);
+        match is_scattered && direct::is_too_large(bytes, self.room) {
+            true => self.with_memory(memory, None),
+            false => Ok(self),
+        }
+    }
+
+    /// As [`past_the_page_cache`](Self::past_the_page_cache), however large the data is.
+    fn with_memory(mut self, memory: u64, way: Option<Way>) -> Result<Self, LoadError> {
+        let entries = || (0..self.listed.len() as u32).map(|number| self.entry(number).1);
+        let rows: u64 = entries().map(|entry| u64::from(entry.rows)).sum();
+        let row_bytes: u64 = entries().map(|entry| entry.row_bytes).sum();
+        let totals = Totals {
+            bytes: entries().map(|entry| entry.bytes).sum(),
+            row_bytes: row_bytes / rows.max(1),
+            rows,
+            shards: self.listed.len(),
+        };
+        self.direct = Some(Direct::new(totals, memory, way, self.bringer.stop.clone())?);
+        Ok(self)
+    }
+
     /// How many rows it wants to [know of](Self::expect) before they are prepared.
-    pub(crate) fn horizon(&self) -> u64 {
-        self.horizon
+    pub(crate) fn horizon(&mut self) -> u64 {
+        self.direct.as_mut().map_or(self.horizon, Direct::horizon)
+    }
+
+    /// Whether it wants to know of rows of the next epoch before those of this one are all prepared.
+    pub(crate) fn looks_beyond_epochs(&self) -> bool {
+        self.direct.is_some()
     }
 
     /// The numbers by which shards are asked for.
@@ -477,6 +515,9 @@ impl ShardFiles {
             let used = &mut self.used[*number as usize];
             *used = Used { by_row: used.by_row, ..Used::default() };
             self.bringer.cache.release(self.entry(*number).1.id);
+            if let Some(direct) = &mut self.direct {
+                direct.remove(*number);
+            }
         }
         !old.is_empty()
     }
@@ -498,10 +539,16 @@ impl ShardFiles {
             }
         }
         let missing: Vec<u32> = wanted.iter().copied().filter(|number| !self.open.has(*number)).collect();
-        let taken = if missing.is_empty() { Taken::default() } else { self.obtain(missing, rows.clone())? };
+        let taken =
+            if missing.is_empty() { Taken::default() } else { self.obtain(missing.clone(), rows.clone())? };
         while self.open.heap_bytes() > HEAP && self.make_room() {}
+        let mut own = Own::default();
         if self.some_by_row {
             let began = Instant::now();
+            self.read_directly(&missing);
+            if let Some(direct) = &mut self.direct {
+                own = direct.prepare(rows.clone())?;
+            }
             // A reader waits for the first rows, and they are few.
             if self.window > FIRST {
                 self.look(&wanted);
@@ -512,7 +559,7 @@ impl ShardFiles {
             read?;
             self.clocks.add(On::Disk, began.elapsed());
         }
-        Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken) })
+        Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken), own: Arc::new(own) })
     }
 }
 
@@ -535,11 +582,13 @@ impl Drop for ShardFiles {
 pub(crate) struct Open {
     shards: Arc<Vec<Option<Arc<Shard>>>>,
     taken: Arc<Taken>,
+    /// Rows in memory of their own.
+    own: Arc<Own>,
 }
 
 impl Open {
     fn none(of: usize) -> Self {
-        Self { shards: Arc::new(vec![None; of]), taken: Arc::default() }
+        Self { shards: Arc::new(vec![None; of]), taken: Arc::default(), own: Arc::default() }
     }
 
     fn has(&self, shard: u32) -> bool {
@@ -560,6 +609,9 @@ impl Open {
     /// Where a row lies that was made ready.
     #[inline]
     pub(crate) fn place(&self, shard: u32, row: u32) -> (&RowEncoder, usize) {
+        if let Some(place) = direct::place(&self.own, &(shard, row)) {
+            return place;
+        }
         match &self.shards[shard as usize] {
             Some(shard) => shard.place(row),
             None => self.taken.place(shard, row),
@@ -602,5 +654,7 @@ fn side_by_side<T: Sync, R: Send>(
     })
 }
 
+#[cfg(test)]
+mod direct_tests;
 #[cfg(test)]
 mod tests;

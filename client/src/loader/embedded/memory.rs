@@ -14,6 +14,13 @@ pub(crate) fn room() -> u64 {
     machine.into_iter().chain(left).min().unwrap_or(u64::MAX)
 }
 
+/// How much of `room` one of `loaders` that may share it takes for rows that are read ahead, if it has batches of `batches`
+/// bytes: three quarters of the rest, since others take memory, too.
+pub(crate) fn for_rows(room: u64, loaders: u64, batches: u64) -> u64 {
+    let own = (room / loaders.max(1)).saturating_sub(batches);
+    own - own / 4
+}
+
 fn of_machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
@@ -88,6 +95,13 @@ mod tests {
     fn what_the_kernel_says_is_understood() {
         assert_eq!(of_machine("MemTotal:  9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
         assert!(room() < u64::MAX);
+    }
+
+    #[test]
+    fn loaders_share_what_there_is_and_leave_some() {
+        assert_eq!(for_rows(1000, 1, 0), 750);
+        assert_eq!(for_rows(1000, 2, 100), 300);
+        assert_eq!((for_rows(1000, 0, 0), for_rows(10, 1, 11)), (750, 0));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Rows straight from the shards of stores, without any node: how most people start.
 
 mod bring;
+mod direct;
 mod files;
 mod memory;
 mod samples;
@@ -18,7 +19,7 @@ use super::source::{Reads, Ready, RowSource};
 
 use files::{Numbers, Open, Unit};
 pub(crate) use files::{ShardFiles, Stored};
-pub(crate) use memory::room;
+pub(crate) use memory::{for_rows, room};
 pub use samples::Samples;
 
 /// The rows of one plan, or of the several of a mixture.
@@ -45,6 +46,12 @@ impl Shards {
         let files = files.in_units(plans.iter().map(unit));
         Self { files, lying: Arc::new(Lying { plans, numbers }) }
     }
+
+    /// With `memory` for rows that are read past the page cache, where [this is
+    /// worthwhile](ShardFiles::past_the_page_cache).
+    pub(crate) fn past_the_page_cache(self, memory: u64) -> Result<Self, LoadError> {
+        Ok(Self { files: self.files.past_the_page_cache(memory)?, ..self })
+    }
 }
 
 impl RowSource for Shards {
@@ -55,8 +62,12 @@ impl RowSource for Shards {
         Ok(Arc::new(Window { lying: Arc::clone(lying), open }))
     }
 
-    fn horizon(&self) -> u64 {
+    fn horizon(&mut self) -> u64 {
         self.files.horizon()
+    }
+
+    fn looks_beyond_epochs(&self) -> bool {
+        self.files.looks_beyond_epochs()
     }
 
     fn expect(&mut self, epoch: u32, reads: &Reads) {

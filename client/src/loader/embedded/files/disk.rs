@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use shardfmt::ShardError;
-use shardfmt::shard::{are_resident, populate, will_need};
+use shardfmt::shard::{are_resident, populate, seem_resident, will_need};
 
 use super::super::super::LoadError;
 use super::super::super::clocks::On;
@@ -42,12 +42,31 @@ impl ShardFiles {
         }
     }
 
+    /// Has the rows of shards that were opened read past the page cache, unless they lie in it.
+    pub(super) fn read_directly(&mut self, opened: &[u32]) {
+        let Some(mut direct) = self.direct.take() else { return };
+        for number in opened {
+            if let Some(shard) = &self.open.shards[*number as usize]
+                && self.used[*number as usize].by_row
+                && shard.heap_bytes() == 0
+                && self.is_plain(*number)
+                && !(self.leaves_resident && seem_resident(shard.bytes()))
+            {
+                direct.add(*number, shard);
+            }
+        }
+        self.direct = Some(direct);
+    }
+
     /// Has rows read that will be prepared later, if the memory does not hold everything; does not wait for them.
-    pub(crate) fn expect(&mut self, epoch: u32, rows: impl Iterator<Item = (u32, u32)>) {
-        if self.horizon == 0 {
+    pub(crate) fn expect(&mut self, epoch: u32, rows: impl Iterator<Item = (u32, u32)> + Clone) {
+        if self.horizon == 0 && self.direct.is_none() {
             return;
         }
         let began = Instant::now();
+        if let Some(direct) = &mut self.direct {
+            direct.expect(rows.clone());
+        }
         let mut asked = std::mem::take(&mut self.asked);
         self.ask_for(&self.units_of(&mut asked, epoch, rows));
         self.asked = asked;
@@ -63,7 +82,8 @@ impl ShardFiles {
     ) -> Vec<Rows> {
         let from_disk = rows.filter(|(number, _)| {
             let used = &self.used[*number as usize];
-            used.by_row && !used.is_resident && self.open.has(*number)
+            let is_direct = || self.direct.as_ref().is_some_and(|direct| direct.reads(*number));
+            used.by_row && !used.is_resident && self.open.has(*number) && !is_direct()
         });
         let first = |at: (u32, u32)| {
             let unit = self.units[self.listed[at.0 as usize].0 as usize];

@@ -1,0 +1,69 @@
+//! Measures what a disk gives, in a moment.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use super::file::DirectFile;
+use super::sweeps::stride;
+use super::way::Disk;
+use crate::loader::pool::Pool;
+
+/// How often each is measured. The best counts: others may use the disk and the processors just then.
+const ROUNDS: usize = 2;
+
+/// Each measurement ends after this time, whatever was read by then.
+const LONGEST: Duration = Duration::from_millis(60);
+
+/// How much is read one after the other at most, in which pieces, and how many at once.
+const SEQUENTIAL: u64 = 48 << 20;
+const PIECE: u64 = 4 << 20;
+const PIECES_AT_ONCE: usize = 3;
+
+/// How many rows are read here and there at most.
+const ROWS: usize = 2048;
+
+/// What the disk that has these files gives, with `at_once` rows asked for at a time; `None` if it cannot be measured: there
+/// are too few bytes, or they cannot be read.
+pub(super) fn measure(files: &[DirectFile], row_bytes: u64, at_once: usize) -> Option<Disk> {
+    let sizes: Vec<u64> = files.iter().map(|file| file.bytes().ok()).collect::<Option<_>>()?;
+    let places = |bytes: u64| -> Vec<(usize, u64)> {
+        let of_file = |(file, size): (usize, &u64)| (0..size / bytes).map(move |at| (file, at * bytes));
+        sizes.iter().enumerate().flat_map(of_file).collect()
+    };
+    let rows = places(row_bytes);
+    if rows.is_empty() {
+        return None;
+    }
+    // Far from each other, each once.
+    let stride = stride(rows.len() as u64) as usize;
+    let scattered: Vec<_> = (0..rows.len().min(ROWS)).map(|turn| rows[turn * stride % rows.len()]).collect();
+    let pieces: Vec<_> = places(PIECE).into_iter().take((SEQUENTIAL / PIECE) as usize).collect();
+    let (mut random, mut sequential) = (0f64, 0f64);
+    for _ in 0..ROUNDS {
+        random = random.max(rate(files, &scattered, row_bytes, at_once)?);
+        // Of small files all is one piece, and at least as fast as rows.
+        sequential = sequential.max(rate(files, &pieces, PIECE, PIECES_AT_ONCE).unwrap_or(random));
+    }
+    Some(Disk { sequential, random })
+}
+
+/// Bytes a second, of pieces read by some threads.
+fn rate(files: &[DirectFile], places: &[(usize, u64)], bytes: u64, at_once: usize) -> Option<f64> {
+    let (next, done, pool, began) =
+        (AtomicUsize::new(0), AtomicU64::new(0), Pool::new(at_once), Instant::now());
+    std::thread::scope(|scope| {
+        for _ in 0..at_once.min(places.len()) {
+            // One thread fewer measures a little less.
+            let _ = std::thread::Builder::new().name("shardd-probe".into()).spawn_scoped(scope, || {
+                while began.elapsed() < LONGEST
+                    && let Some((file, at)) = places.get(next.fetch_add(1, Relaxed))
+                    && files[*file].read(*at..at + bytes, &pool).is_ok()
+                {
+                    done.fetch_add(bytes, Relaxed);
+                }
+            });
+        }
+    });
+    let done = done.load(Relaxed);
+    (done > 0).then(|| done as f64 / began.elapsed().as_secs_f64())
+}
