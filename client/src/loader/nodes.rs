@@ -25,6 +25,7 @@ use tracing::{debug, warn};
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered};
 use super::clocks::{Clocks, On};
+use super::embedded::room;
 use super::lent::{LocalServers, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
@@ -365,6 +366,8 @@ pub(crate) struct NodeRows {
     sparse: HashMap<GrainNo, Bytes>,
     /// The step being prepared is longer than an epoch.
     is_long_step: bool,
+    /// The memory does not hold all rows.
+    is_large: bool,
     /// A node gave wrong bytes: the next request says so.
     doubts: bool,
     /// By the segments' passes.
@@ -391,6 +394,7 @@ impl NodeRows {
         let (rows, sparse) = (HashMap::new(), HashMap::new());
         let lenders = LocalServers::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
+        let is_large = manifest.row_bytes() > room();
         Self {
             nodes,
             plan,
@@ -400,6 +404,7 @@ impl NodeRows {
             rows,
             sparse,
             is_long_step: false,
+            is_large,
             doubts: false,
             maps,
             lenders,
@@ -706,8 +711,10 @@ impl NodeRows {
                         return None;
                     }
                 };
-                // Grains of a step lie anywhere: what the kernel reads beside them would take the place of others.
-                nothing_beside(&map);
+                if self.is_large {
+                    // Grains of a step lie anywhere: what the kernel reads beside them would take the place of others.
+                    nothing_beside(&map);
+                }
                 self.maps.insert(segment.clone(), Arc::clone(&map));
                 map
             }

@@ -3,7 +3,7 @@
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,13 +32,13 @@ pub(super) struct Callers<'a, T> {
     listener: &'a TcpListener,
     kind: Kind,
     answered: Receiver<Option<Caller<T>>>,
-    tell: Sender<Option<Caller<T>>>,
+    tell: SyncSender<Option<Caller<T>>>,
     in_work: usize,
 }
 
 impl<'a, T: for<'de> Deserialize<'de> + Send + 'static> Callers<'a, T> {
     pub(super) fn new(listener: &'a TcpListener, kind: Kind) -> Self {
-        let (tell, answered) = channel();
+        let (tell, answered) = sync_channel(MOST_AT_ONCE);
         Callers { listener, kind, answered, tell, in_work: 0 }
     }
 

@@ -47,14 +47,19 @@ impl DirectFile {
         let mut read = 0;
         while read < wanted {
             match self.0.read_at(&mut place[read..], start + read as u64) {
-                // Only the end of the file is no whole block.
-                Ok(0) => return Err(cut_off(start + read as u64, range.end)),
-                Ok(more) if !more.is_multiple_of(BLOCK as usize) && read + more < wanted => {
-                    return Err(cut_off(start + (read + more) as u64, range.end));
+                // Only the end of the file is no whole block, but for file systems that pretend to know how to do this.
+                Ok(more) if more == 0 || !more.is_multiple_of(BLOCK as usize) && read + more < wanted => {
+                    return Err(match self.bytes()? >= range.end {
+                        true => io::ErrorKind::InvalidInput.into(),
+                        false => cut_off(start + (read + more) as u64, range.end),
+                    });
                 }
                 Ok(more) => read += more,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::Interrupted => {}
+                    io::ErrorKind::Unsupported => return Err(io::ErrorKind::InvalidInput.into()),
+                    _ => return Err(error),
+                },
             }
         }
         let at = skipped + (range.start - start) as usize;

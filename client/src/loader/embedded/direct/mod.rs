@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::super::LoadError;
+use super::memory::room;
 use sweeps::{Pick, Sweeps, Turn};
 use way::{Data, Disk, choose};
 pub(super) use way::{Way, is_too_large};
@@ -55,6 +56,10 @@ const PAGES: u64 = 8 << 10;
 /// Nor are more rows than this read ahead by themselves.
 const ROWS_AHEAD: u64 = 32 << 10;
 
+/// After how many windows the memory is looked at again, and how often while it is filled.
+const LOOK_AGAIN: u32 = 64;
+const LOOKS_WHILE_FILLING: u64 = 16;
+
 /// How often a wait looks whether the loader was closed.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -70,8 +75,11 @@ pub(super) fn place<'a>(own: &'a Own, key: &Key) -> Option<(&'a RowEncoder, usiz
 /// Reads rows ahead of their use. One thread uses it.
 pub(super) struct Direct {
     data: Data,
-    /// What rows that are kept may take, in bytes.
+    /// What rows that are kept may take, in bytes: at most, and as it seems now, since others take memory, too.
+    most: u64,
     budget: u64,
+    /// What they took when the memory was last looked at, and how many windows ago that was.
+    looked_at: (u64, u32),
     part_bytes: u64,
     workers: Workers,
     meter: Arc<Meter>,
@@ -158,7 +166,9 @@ impl Direct {
         );
         Ok(Self {
             data,
+            most: memory.saturating_sub(part_bytes * PARTS_AT_ONCE),
             budget: memory.saturating_sub(part_bytes * PARTS_AT_ONCE),
+            looked_at: (0, 0),
             part_bytes,
             workers: Workers::start(at_once, PARTS_AT_ONCE as usize, row_bytes, memory, Arc::clone(&meter))?,
             meter,
@@ -185,6 +195,7 @@ impl Direct {
     /// Reads no more rows of this shard.
     pub(super) fn remove(&mut self, number: u32) {
         self.shards.remove(&number);
+        self.workers.forget(number);
     }
 
     /// What rows take that are in memory, or on their way there.
@@ -230,6 +241,7 @@ impl Direct {
     pub(super) fn prepare(&mut self, rows: impl Iterator<Item = Key>) -> Result<Own, LoadError> {
         let wanted: Vec<Key> = rows.collect();
         self.waiting = wanted.len() as u64;
+        self.looked_at.1 += 1;
         self.known = self.known.max(self.ready + self.waiting);
         self.measure();
         let (mut at, mut done) = (0, self.workers.take_done());
@@ -243,7 +255,7 @@ impl Direct {
             };
             at += wanted[at..].iter().take_while(|key| is_here(key)).count();
             let Some(first) = wanted.get(at) else { break };
-            if !self.rows.contains_key(first) && !self.comes_with_sweeps() {
+            if !self.rows.contains_key(first) && !self.comes_with_sweeps(*first) {
                 self.read_alone(&wanted[at..]);
             }
             if self.stop.is_cancelled() {
@@ -259,9 +271,23 @@ impl Direct {
         Ok(own)
     }
 
-    /// Whether sweeps are so far that rows which nobody has asked for come with the next ones, and these are under way.
-    fn comes_with_sweeps(&self) -> bool {
-        matches!(&self.reading, Reading::Sweeps { sweeps, .. } if sweeps.are_round() && self.parts_coming > 0)
+    /// Whether a turn will pick the row, and turns are so far and under way that it will soon.
+    fn comes_with_sweeps(&self, (number, row): Key) -> bool {
+        let Reading::Sweeps { sweeps, .. } = &self.reading else { return false };
+        let asked_for = self.ready + self.waiting;
+        sweeps.are_round() && self.parts_coming > 0 && sweeps.is_pending(number, row, asked_for)
+    }
+
+    /// Whether there is memory for this many bytes more.
+    fn has_room(&mut self, more: u64) -> bool {
+        let (bytes, (before, windows)) = (self.meter.bytes(), self.looked_at);
+        if windows >= LOOK_AGAIN || bytes > before + self.most / LOOKS_WHILE_FILLING {
+            // What is kept is not in the room.
+            let free = room();
+            self.budget = self.most.min(bytes.saturating_add(free - free / 4));
+            self.looked_at = (bytes, 0);
+        }
+        bytes + more <= self.budget
     }
 
     /// Moves a row to those that are ready, and forgets it if it is not wanted again.
@@ -371,7 +397,7 @@ impl Direct {
         let mut jobs = Vec::new();
         match &self.reading {
             Reading::Rows { .. } => {
-                while self.meter.bytes() < self.budget
+                while self.has_room(1)
                     && let Some((number, pick)) = self.next_alone()
                 {
                     jobs.extend(self.row((number, pick.row)));
@@ -411,9 +437,10 @@ impl Direct {
             let all = self.known - asked_for < self.horizon;
             let count = sweeps.next_count(self.ready, self.known, all)?;
             let reserved = count as u64 * self.data.row_bytes;
-            if count > 0 && self.meter.bytes() + reserved > self.budget {
+            if count > 0 && !self.has_room(reserved) {
                 return None;
             }
+            let Reading::Sweeps { sweeps, .. } = &mut self.reading else { return None };
             let Turn { shard, mut picks } = sweeps.next(count);
             // Of one that is not checked yet, rows are read when they are used.
             let Some(of) = self.shards.get(&shard).map(Arc::clone) else { continue };

@@ -20,24 +20,21 @@ const PIECE: u64 = 4 << 20;
 const PIECES_AT_ONCE: usize = 3;
 
 /// How many rows are read here and there at most.
-const ROWS: usize = 2048;
+const ROWS: u64 = 2048;
 
 /// What the disk that has these files gives, with `at_once` rows asked for at a time; `None` if it cannot be measured: there
 /// are too few bytes, or they cannot be read.
 pub(super) fn measure(files: &[DirectFile], row_bytes: u64, at_once: usize) -> Option<Disk> {
     let sizes: Vec<u64> = files.iter().map(|file| file.bytes().ok()).collect::<Option<_>>()?;
-    let places = |bytes: u64| -> Vec<(usize, u64)> {
-        let of_file = |(file, size): (usize, &u64)| (0..size / bytes).map(move |at| (file, at * bytes));
-        sizes.iter().enumerate().flat_map(of_file).collect()
-    };
-    let rows = places(row_bytes);
-    if rows.is_empty() {
+    let rows: u64 = sizes.iter().map(|size| size / row_bytes).sum();
+    if rows == 0 {
         return None;
     }
     // Far from each other, each once.
-    let stride = stride(rows.len() as u64) as usize;
-    let scattered: Vec<_> = (0..rows.len().min(ROWS)).map(|turn| rows[turn * stride % rows.len()]).collect();
-    let pieces: Vec<_> = places(PIECE).into_iter().take((SEQUENTIAL / PIECE) as usize).collect();
+    let stride = stride(rows);
+    let scattered: Vec<_> =
+        (0..rows.min(ROWS)).filter_map(|turn| place(&sizes, row_bytes, turn * stride % rows)).collect();
+    let pieces: Vec<_> = (0..SEQUENTIAL / PIECE).map_while(|piece| place(&sizes, PIECE, piece)).collect();
     let (mut random, mut sequential) = (0f64, 0f64);
     for _ in 0..ROUNDS {
         random = random.max(rate(files, &scattered, row_bytes, at_once)?);
@@ -45,6 +42,17 @@ pub(super) fn measure(files: &[DirectFile], row_bytes: u64, at_once: usize) -> O
         sequential = sequential.max(rate(files, &pieces, PIECE, PIECES_AT_ONCE).unwrap_or(random));
     }
     Some(Disk { sequential, random })
+}
+
+/// The file and the first byte of a piece, of those that lie one behind the other in files of these sizes.
+fn place(sizes: &[u64], bytes: u64, mut number: u64) -> Option<(usize, u64)> {
+    for (file, size) in sizes.iter().enumerate() {
+        match number.checked_sub(size / bytes) {
+            None => return Some((file, number * bytes)),
+            Some(behind) => number = behind,
+        }
+    }
+    None
 }
 
 /// Bytes a second, of pieces read by some threads.
@@ -66,4 +74,16 @@ fn rate(files: &[DirectFile], places: &[(usize, u64)], bytes: u64, at_once: usiz
     });
     let done = done.load(Relaxed);
     (done > 0).then(|| done as f64 / began.elapsed().as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_lie_one_behind_the_other_and_not_beyond_the_end() {
+        let found: Vec<_> = (0..5).map(|number| place(&[25, 9, 30], 10, number)).collect();
+        assert_eq!(found, [Some((0, 0)), Some((0, 10)), Some((2, 0)), Some((2, 10)), Some((2, 20))]);
+        assert_eq!(place(&[25, 9, 30], 10, 5), None);
+    }
 }

@@ -58,6 +58,12 @@ impl Sweeps {
         self.pending[shard as usize].push_back(pick);
     }
 
+    /// Whether a turn will pick this row for a place before `end`.
+    pub(super) fn is_pending(&self, shard: u32, row: u32, end: u64) -> bool {
+        let mut before = self.pending[shard as usize].iter().take_while(|pick| pick.seq < end);
+        before.any(|pick| pick.row == row)
+    }
+
     /// Whether each shard has had a turn.
     pub(super) fn are_round(&self) -> bool {
         self.turns >= self.pending.len() as u64
@@ -173,7 +179,12 @@ mod tests {
         assert_eq!(sweeps.next_count(2, 4, false), Some(2), "before 4, not before 2");
         assert_eq!(sweeps.next(2).picks.len(), 2);
         assert!(!sweeps.are_round());
-        assert_eq!(sweeps.next_count(2, 4, false), None, "more rows may come before 8");
-        assert_eq!(sweeps.next_count(2, 4, true), None, "there are no more");
+        assert!(!sweeps.is_pending(0, 9, 9), "picked, or read");
+        sweeps.expect(1, Pick { seq: 6, row: 3 });
+        assert!(sweeps.is_pending(1, 3, 7) && !sweeps.is_pending(1, 3, 6) && !sweeps.is_pending(1, 9, 7));
+        assert_eq!(sweeps.next_count(7, 8, false), Some(0), "read meanwhile");
+        sweeps.next(0);
+        assert_eq!(sweeps.next_count(7, 8, false), None, "more rows may come before 12");
+        assert_eq!(sweeps.next_count(7, 8, true), None, "there are no more");
     }
 }

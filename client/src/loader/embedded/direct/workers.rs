@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use arrow::buffer::Buffer;
 use shardfmt::row::{RowEncoder, Rows};
-use shardfmt::shard::{StoredBatch, populate};
+use shardfmt::shard::{StoredBatch, populate, will_need};
 use shardfmt::{Shard, ShardError};
 
 use super::super::super::pool::Pool;
@@ -185,6 +186,11 @@ impl Workers {
         Ok(workers)
     }
 
+    /// Closes the file of a shard: one that was removed takes room on the disk while it is open.
+    pub(super) fn forget(&self, number: u32) {
+        self.shared.files.lock().expect("no panic while held").remove(&number);
+    }
+
     pub(super) fn give(&self, jobs: impl IntoIterator<Item = Job>) {
         let mut waiting = self.shared.lock();
         let mut given = 0;
@@ -237,7 +243,9 @@ impl Shared {
                 Some(job) => {
                     drop(jobs);
                     let is_row = matches!(job, Job::Row { .. });
-                    let done = self.carry_out(job).unwrap_or_else(Done::Failed);
+                    // A reader would wait for ever for one that is gone.
+                    let done = catch_unwind(AssertUnwindSafe(|| self.carry_out(job)));
+                    let done = done.unwrap_or_else(|_| Err(panicked())).unwrap_or_else(Done::Failed);
                     let mut jobs = self.lock();
                     jobs.parts_running -= usize::from(!is_row);
                     jobs.done.push(done);
@@ -330,6 +338,7 @@ impl Shared {
         match read {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let mapped = &shard.bytes()[range.start as usize..range.end as usize];
+                will_need(mapped);
                 populate(mapped)?;
                 Ok(Buffer::from(mapped))
             }
@@ -338,16 +347,26 @@ impl Shared {
     }
 
     fn file(&self, number: u32, path: &Path) -> io::Result<Arc<DirectFile>> {
-        let mut files = self.files.lock().expect("no panic while held");
-        if let Some(file) = files.get(&number) {
+        let files = || self.files.lock().expect("no panic while held");
+        if let Some(file) = files().get(&number) {
             return Ok(Arc::clone(file));
         }
+        // Others read meanwhile: opening takes long in a file system of a network.
         let file = Arc::new(DirectFile::open(path)?);
-        if files.len() >= OPEN_FILES {
-            files.clear();
+        let mut files = files();
+        if files.len() >= OPEN_FILES
+            && let Some(other) = files.keys().next().copied()
+        {
+            files.remove(&other);
         }
         files.insert(number, Arc::clone(&file));
         Ok(file)
+    }
+}
+
+fn panicked() -> LoadError {
+    LoadError::Threads {
+        source: io::Error::other("a thread that reads shards has panicked; see its message"),
     }
 }
 

@@ -207,3 +207,15 @@ fn closing_a_loader_ends_reading_ahead() {
         drop(files); // returns
     }
 }
+
+#[test]
+fn a_row_that_is_not_there_is_an_error_and_no_endless_wait() {
+    let shard = Arc::new(Shard::from_bytes(shard(0, 50, 64).bytes).expect("own shard"));
+    let totals = Totals { bytes: 1 << 20, row_bytes: 64, rows: 51, shards: 1 };
+    let mut direct =
+        Direct::new(totals, 1 << 20, Some(Way::Rows), CancellationToken::new()).expect("threads");
+    direct.add(0, &shard);
+    assert!(direct.prepare([(0, 49)].into_iter()).is_ok());
+    let error = direct.prepare([(0, 50)].into_iter()).expect_err("the shard has 50 rows");
+    assert!(format!("{error:?}").contains("panicked"), "{error:?}");
+}

@@ -94,6 +94,8 @@ pub(super) struct ListColumn<R> {
     pages: R,
     dictionary: Option<Arc<[u8]>>,
     page: Option<DataPage>,
+    /// How many levels the footer counts that no page had yet.
+    levels: u64,
 }
 
 /// A page in the reading.
@@ -131,8 +133,23 @@ struct Segment {
 }
 
 impl<R: PageReader> ListColumn<R> {
-    pub(super) fn new(shape: ListShape, pages: R) -> Self {
-        Self { shape: Arc::new(shape), pages, dictionary: None, page: None }
+    /// A column whose pages have this many levels in all.
+    pub(super) fn new(shape: ListShape, pages: R, levels: u64) -> Self {
+        Self { shape: Arc::new(shape), pages, dictionary: None, page: None, levels }
+    }
+
+    /// After all rows: whether that was all.
+    ///
+    /// # Errors
+    /// The fault, in words.
+    pub(super) fn finish(&mut self) -> Result<(), Reason> {
+        if self.page()?.is_some() {
+            return Err("a column has more levels than its rows".to_owned());
+        }
+        match self.levels {
+            0 => Ok(()),
+            lacking => Err(format!("a column lacks {lacking} levels that its footer counts")),
+        }
     }
 
     /// The next `rows` rows, or fewer where these have about `most_bytes` bytes, or none are left.
@@ -194,7 +211,12 @@ impl<R: PageReader> ListColumn<R> {
                     narrow(numbers, self.shape.stored_bytes, &mut items, self.shape.item_bytes);
                     self.dictionary = Some(items.into());
                 }
-                Some(page) => self.page = Some(self.data_page(page)?),
+                Some(page) => {
+                    let page = self.data_page(page)?;
+                    let left = self.levels.checked_sub(page.levels_left as u64);
+                    self.levels = left.ok_or("a column has more levels than its footer counts")?;
+                    self.page = Some(page);
+                }
             }
         }
         Ok(self.page.as_mut())
@@ -253,11 +275,13 @@ struct Levels {
     /// The run that `at` is behind, and how many of its values have passed.
     run: Run,
     passed: usize,
+    /// A level that was found in a packed run, and up to which place of the run it follows itself.
+    found: Option<(u32, usize)>,
 }
 
 impl Levels {
     fn new(bytes: Bytes, width: u32) -> Self {
-        Self { bytes, width, at: 0, run: Run::Same { value: 0, count: 0 }, passed: 0 }
+        Self { bytes, width, at: 0, run: Run::Same { value: 0, count: 0 }, passed: 0, found: None }
     }
 
     /// The next level, and how many follow each other that are the same.
@@ -268,17 +292,23 @@ impl Levels {
                     return Ok((*value, count - self.passed));
                 }
                 Run::Packed { place, count } if self.passed < *count => {
+                    // The caller may pass them one by one: looking for the end each time would take the square of their number.
+                    if let Some((value, end)) = self.found.filter(|(_, end)| self.passed < *end) {
+                        return Ok((value, end - self.passed));
+                    }
                     let packed = &self.bytes[place.clone()];
                     let value = unpacked(packed, self.passed, self.width);
                     let rest = self.passed + 1..*count;
                     let same = rest.take_while(|index| unpacked(packed, *index, self.width) == value);
-                    return Ok((value, 1 + same.count()));
+                    let end = self.passed + 1 + same.count();
+                    self.found = Some((value, end));
+                    return Ok((value, end - self.passed));
                 }
                 _ => {}
             }
             let run = next_run(&self.bytes, &mut self.at, self.width)?;
             self.run = run.ok_or("a page has fewer levels than it says")?;
-            self.passed = 0;
+            (self.passed, self.found) = (0, None);
         }
     }
 
@@ -545,4 +575,29 @@ fn sized(bytes: &mut Bytes) -> Result<Bytes, Reason> {
     let length = cut(bytes, 4)?;
     let length = u32::from_le_bytes(length[..].try_into().expect("4 bytes"));
     cut(bytes, length as usize)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looking for the end of a run each time would take hours.
+    #[test]
+    fn levels_of_a_packed_run_may_be_passed_one_by_one() {
+        let groups = 1 << 17;
+        let mut bytes = Vec::new();
+        let mut header: u32 = groups << 1 | 1;
+        while header > 0x7F {
+            bytes.push(header as u8 | 0x80);
+            header >>= 7;
+        }
+        bytes.push(header as u8);
+        bytes.resize(bytes.len() + groups as usize, 0xFF);
+        let mut levels = Levels::new(bytes.into(), 1);
+        for left in (1..=8 * groups as usize).rev() {
+            assert_eq!(levels.next(), Ok((1, left)));
+            levels.pass(1);
+        }
+        assert!(levels.next().is_err(), "no more");
+    }
 }

@@ -120,7 +120,8 @@ impl ParquetFile {
                     continue;
                 }
             };
-            let lists = self.lists(group, rows);
+            // Pieces are bounded by the bytes of one column of lists.
+            let lists = Some(self.lists(group, rows)).filter(|lists| lists.len() == 1).unwrap_or_default();
             let size = self.rows_per_piece(&whole.input, group, &lists, rows);
             if !lists.is_empty() && self.can_skip(group, &lists, rows.div_ceil(size)) {
                 self.lists_in_order(&whole.input, &Group { index, start, rows, size }, lists, schema, feed)?;
@@ -301,7 +302,10 @@ impl ParquetFile {
             let (input, column) = (Arc::new(input.clone()), chunks.column(leaf));
             let pages = caught(|| SerializedPageReader::new(input, column, rows as usize, None));
             match pages.unwrap_or_else(gave_up) {
-                Ok(pages) => columns.push((root, ListColumn::new(shape, pages))),
+                Ok(pages) => {
+                    let levels = u64::try_from(column.num_values()).unwrap_or(0);
+                    columns.push((root, ListColumn::new(shape, pages, levels)));
+                }
                 Err(error) => return feed.fault(&group_name, damaged(&self.file, error)),
             }
         }
@@ -336,6 +340,11 @@ impl ParquetFile {
                 let batch = self.with_lists(parts, others).map_err(|reason| damaged(&self.file, reason))?;
                 canonical::canonical_batch(&self.file.path, &batch, schema)
             })?;
+        }
+        for (_, column) in columns.iter_mut().filter(|_| found == rows) {
+            if let Err(reason) = column.finish() {
+                return feed.fault(&group_name, damaged(&self.file, reason));
+            }
         }
         self.check_rows(found, rows).or_else(|error| feed.fault(&group_name, error))
     }
