@@ -32,7 +32,7 @@ use workers::{Done, Job, Key, Meter, Workers};
 /// Rows that are read at once: small ones keep a disk busy only if there are many.
 const SMALL_ROW: u64 = 32 << 10;
 const SMALL_ROWS_AT_ONCE: usize = 48;
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_AT_ONCE: usize = 10;
 
 /// How much of a shard is read in a piece, and how many pieces at once; of little memory they take no more than this part.
 const PART: u64 = 4 << 20;
@@ -42,6 +42,11 @@ const PARTS_OF_MEMORY: u64 = 8;
 /// Rows are read by themselves no further ahead than this, nor than this part of the memory.
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 4;
+
+/// Memory of large rows that were dropped is kept for the next, since the kernel fills a fresh page with zeros first: this part
+/// of all memory.
+const FREE_OF_MEMORY: u64 = 4;
+const FREE_OF_SMALL: u64 = 4 << 20;
 
 /// With how many shards a disk is measured.
 const MEASURED: usize = 6;
@@ -93,7 +98,7 @@ pub(super) struct Direct {
 
 /// How rows are read ahead.
 enum Reading {
-    /// The disk is being measured, or about to be: only rows that are waited for are read.
+    /// The disk is being measured, or about to be: small rows are read when they are waited for, and large ones ahead.
     Undecided {
         is_measuring: bool,
         queue: VecDeque<(u32, Pick)>,
@@ -151,6 +156,8 @@ impl Direct {
         let data = Data { bytes, row_bytes, rows: rows.max(1), shards: shards.max(1) as u64 };
         let part_bytes = PART.min(memory / PARTS_OF_MEMORY / PARTS_AT_ONCE).max(1);
         let at_once = if row_bytes < SMALL_ROW { SMALL_ROWS_AT_ONCE } else { ROWS_AT_ONCE };
+        let free =
+            if row_bytes < SMALL_ROW { FREE_OF_SMALL.min(memory / 16) } else { memory / FREE_OF_MEMORY };
         let meter = Arc::new(Meter::default());
         let reading = way.map_or_else(
             || Reading::Undecided { is_measuring: false, queue: VecDeque::new() },
@@ -158,9 +165,16 @@ impl Direct {
         );
         Ok(Self {
             data,
-            budget: memory.saturating_sub(part_bytes * PARTS_AT_ONCE),
+            budget: memory.saturating_sub(part_bytes * PARTS_AT_ONCE + free),
             part_bytes,
-            workers: Workers::start(at_once, PARTS_AT_ONCE as usize, row_bytes, memory, Arc::clone(&meter))?,
+            workers: Workers::start(
+                at_once,
+                PARTS_AT_ONCE as usize,
+                row_bytes,
+                memory,
+                free,
+                Arc::clone(&meter),
+            )?,
             meter,
             stop,
             shards: HashMap::new(),
@@ -220,7 +234,7 @@ impl Direct {
                 Reading::Impossible => {}
             }
         }
-        if let Reading::Rows { .. } = self.reading {
+        if let Reading::Undecided { .. } | Reading::Rows { .. } = self.reading {
             self.read_ahead();
         }
     }
@@ -370,7 +384,8 @@ impl Direct {
     fn read_ahead(&mut self) {
         let mut jobs = Vec::new();
         match &self.reading {
-            Reading::Rows { .. } => {
+            Reading::Undecided { .. } if self.data.row_bytes < SMALL_ROW => {}
+            Reading::Undecided { .. } | Reading::Rows { .. } => {
                 while self.meter.bytes() < self.budget
                     && let Some((number, pick)) = self.next_alone()
                 {
@@ -385,14 +400,16 @@ impl Direct {
                     jobs.push(part);
                 }
             }
-            Reading::Undecided { .. } | Reading::Impossible => {}
+            Reading::Impossible => {}
         }
         self.workers.give(jobs);
     }
 
     /// The next of the rows that are read by themselves which is neither ready nor waited for.
     fn next_alone(&mut self) -> Option<(u32, Pick)> {
-        let Reading::Rows { queue } = &mut self.reading else { return None };
+        let (Reading::Undecided { queue, .. } | Reading::Rows { queue }) = &mut self.reading else {
+            return None;
+        };
         while queue.front().is_some_and(|(_, pick)| pick.seq < self.ready + self.waiting) {
             queue.pop_front();
         }
