@@ -1,7 +1,7 @@
 //! The BLAKE3 of a long file, of which parts are read and hashed side by side.
 //!
 //! BLAKE3 is a tree (O'Connor, Aumasson, Neves and Wilcox-O'Hearn 2020, section 2.1): the halves of an input are hashed
-//! by themselves, and two hashes make that of the whole. Knows nothing of what is in the file.
+//! by themselves, and two hashes make that of the whole. Knows nothing of the file's contents.
 
 use std::io;
 

@@ -1,6 +1,6 @@
 //! Rows of shards that the memory does not hold, read past the page cache into memory of the loader's own.
 //!
-//! The kernel finds memory for the pages of a file one by one, in the thread that asks, and keeps what was read last, which a
+//! The kernel finds memory for the pages of a file one by one, in the thread that asks, and keeps those it read last, which a
 //! shuffled order uses last. The order says which rows come next: these are read by many threads at once, or picked from
 //! sweeps over all shards, whichever is faster on this disk ([`way`]), and kept until they are used. All that is kept stays
 //! within a budget, but for the rows that a reader waits for. Where the file system gives nothing past its cache, rows are
@@ -33,7 +33,7 @@ use workers::{Done, Job, Key, Meter, Workers};
 /// Rows that are read at once: small ones keep a disk busy only if there are many.
 const SMALL_ROW: u64 = 32 << 10;
 const SMALL_ROWS_AT_ONCE: usize = 48;
-const ROWS_AT_ONCE: usize = 16;
+const ROWS_AT_ONCE: usize = 10;
 
 /// How much of a shard is read in a piece, and how many pieces at once; of little memory they take no more than this part.
 const PART: u64 = 4 << 20;
@@ -43,6 +43,11 @@ const PARTS_OF_MEMORY: u64 = 8;
 /// Rows are read by themselves no further ahead than this, nor than this part of the memory.
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 4;
+
+/// Memory of large rows that were dropped is kept for the next, since the kernel fills a fresh page with zeros first: this part
+/// of all memory.
+const FREE_OF_MEMORY: u64 = 4;
+const FREE_OF_SMALL: u64 = 4 << 20;
 
 /// With how many shards a disk is measured.
 const MEASURED: usize = 6;
@@ -101,7 +106,7 @@ pub(super) struct Direct {
 
 /// How rows are read ahead.
 enum Reading {
-    /// The disk is being measured, or about to be: only rows that are waited for are read.
+    /// The disk is being measured, or about to be: small rows are read when they are waited for, and large ones ahead.
     Undecided {
         is_measuring: bool,
         queue: VecDeque<(u32, Pick)>,
@@ -159,6 +164,9 @@ impl Direct {
         let data = Data { bytes, row_bytes, rows: rows.max(1), shards: shards.max(1) as u64 };
         let part_bytes = PART.min(memory / PARTS_OF_MEMORY / PARTS_AT_ONCE).max(1);
         let at_once = if row_bytes < SMALL_ROW { SMALL_ROWS_AT_ONCE } else { ROWS_AT_ONCE };
+        let free =
+            if row_bytes < SMALL_ROW { FREE_OF_SMALL.min(memory / 16) } else { memory / FREE_OF_MEMORY };
+        let most = memory.saturating_sub(part_bytes * PARTS_AT_ONCE + free);
         let meter = Arc::new(Meter::default());
         let reading = way.map_or_else(
             || Reading::Undecided { is_measuring: false, queue: VecDeque::new() },
@@ -166,11 +174,18 @@ impl Direct {
         );
         Ok(Self {
             data,
-            most: memory.saturating_sub(part_bytes * PARTS_AT_ONCE),
-            budget: memory.saturating_sub(part_bytes * PARTS_AT_ONCE),
+            most,
+            budget: most,
             looked_at: (0, 0),
             part_bytes,
-            workers: Workers::start(at_once, PARTS_AT_ONCE as usize, row_bytes, memory, Arc::clone(&meter))?,
+            workers: Workers::start(
+                at_once,
+                PARTS_AT_ONCE as usize,
+                row_bytes,
+                memory,
+                free,
+                Arc::clone(&meter),
+            )?,
             meter,
             stop,
             shards: HashMap::new(),
@@ -231,7 +246,7 @@ impl Direct {
                 Reading::Impossible => {}
             }
         }
-        if let Reading::Rows { .. } = self.reading {
+        if let Reading::Undecided { .. } | Reading::Rows { .. } = self.reading {
             self.read_ahead();
         }
     }
@@ -396,7 +411,8 @@ impl Direct {
     fn read_ahead(&mut self) {
         let mut jobs = Vec::new();
         match &self.reading {
-            Reading::Rows { .. } => {
+            Reading::Undecided { .. } if self.data.row_bytes < SMALL_ROW => {}
+            Reading::Undecided { .. } | Reading::Rows { .. } => {
                 while self.has_room(1)
                     && let Some((number, pick)) = self.next_alone()
                 {
@@ -411,14 +427,16 @@ impl Direct {
                     jobs.push(part);
                 }
             }
-            Reading::Undecided { .. } | Reading::Impossible => {}
+            Reading::Impossible => {}
         }
         self.workers.give(jobs);
     }
 
     /// The next of the rows that are read by themselves which is neither ready nor waited for.
     fn next_alone(&mut self) -> Option<(u32, Pick)> {
-        let Reading::Rows { queue } = &mut self.reading else { return None };
+        let (Reading::Undecided { queue, .. } | Reading::Rows { queue }) = &mut self.reading else {
+            return None;
+        };
         while queue.front().is_some_and(|(_, pick)| pick.seq < self.ready + self.waiting) {
             queue.pop_front();
         }

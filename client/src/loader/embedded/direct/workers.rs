@@ -35,9 +35,8 @@ const BUNDLES_OF_MEMORY: u64 = 4096;
 /// Memory of dropped bundles that is kept for the next.
 const FREE_BUNDLES: usize = 16;
 
-/// Of dropped rows: about this much, but these numbers of rows at least and at most.
-const FREE_ROWS: u64 = 8 << 20;
-const FEWEST_FREE: u64 = 16;
+/// Of dropped rows, these numbers at least and at most.
+const FEWEST_FREE: u64 = 4;
 const MOST_FREE: u64 = 1024;
 
 /// How many bytes of rows are in memory, or on their way there.
@@ -155,15 +154,17 @@ impl Jobs {
 }
 
 impl Workers {
-    /// Threads that read up to `rows` rows of this size and `parts` parts at once, with this memory for what is kept.
+    /// Threads that read up to `rows` rows of this size and `parts` parts at once, with this memory for what is kept, of which
+    /// `free` bytes are for rows to come.
     pub(super) fn start(
         rows: usize,
         parts: usize,
         row_bytes: u64,
         memory: u64,
+        free: u64,
         meter: Arc<Meter>,
     ) -> Result<Self, LoadError> {
-        let free_rows = (FREE_ROWS / row_bytes).clamp(FEWEST_FREE, MOST_FREE);
+        let free_rows = (free / row_bytes).clamp(FEWEST_FREE, MOST_FREE);
         let shared = Shared {
             jobs: Mutex::default(),
             more: Condvar::new(),
