@@ -269,14 +269,13 @@ def dense(tensor):
 def test_limits_on_files_and_addresses_leave_the_way_of_pytorch(store, tmp_path, limit):
     (tmp_path / "training.py").write_text("""
 import resource, sys, torch, shardd
-if sys.argv[2] == "RLIMIT_AS":
-    with open("/proc/self/statm") as statm:
-        size = int(statm.read().split()[0]) * resource.getpagesize() + (12 << 30)
-else:
-    size = 1 << 30
-resource.setrlimit(getattr(resource, sys.argv[2]), (size, size))
 def same(sample): return sample
 if __name__ == "__main__":
+    size = 1 << 30
+    if sys.argv[2] == "RLIMIT_AS":
+        with open("/proc/self/statm") as statm:
+            size = int(statm.read().split()[0]) * resource.getpagesize() + (12 << 30)
+    resource.setrlimit(getattr(resource, sys.argv[2]), (size, size))
     dataset = shardd.StreamingDataset(sys.argv[1], q=0.5, partitions=48)
     loader = shardd.DataLoader(dataset, batch_size=16, transform=same, transform_processes=1)
     assert sum(len(batch["id"]) for batch in loader) == 1003
