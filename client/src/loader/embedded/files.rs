@@ -236,20 +236,26 @@ impl ShardFiles {
     pub(crate) fn past_the_page_cache(self, memory: u64) -> Result<Self, LoadError> {
         let bytes: u64 = (0..self.listed.len() as u32).map(|number| self.entry(number).1.bytes).sum();
         let is_scattered = self.units.iter().all(|unit| *unit == 1);
-        match is_scattered && direct::is_too_large(bytes, self.room) {
+        let pays = direct::is_too_large(bytes, self.room) && direct::is_small(self.mean_row_bytes());
+        match is_scattered && pays {
             true => self.with_memory(memory, None),
             false => Ok(self),
         }
+    }
+
+    fn mean_row_bytes(&self) -> u64 {
+        let entries = || (0..self.listed.len() as u32).map(|number| self.entry(number).1);
+        let rows: u64 = entries().map(|entry| u64::from(entry.rows)).sum();
+        entries().map(|entry| entry.row_bytes).sum::<u64>() / rows.max(1)
     }
 
     /// As [`past_the_page_cache`](Self::past_the_page_cache), however large the data is.
     fn with_memory(mut self, memory: u64, way: Option<Way>) -> Result<Self, LoadError> {
         let entries = || (0..self.listed.len() as u32).map(|number| self.entry(number).1);
         let rows: u64 = entries().map(|entry| u64::from(entry.rows)).sum();
-        let row_bytes: u64 = entries().map(|entry| entry.row_bytes).sum();
         let totals = Totals {
             bytes: entries().map(|entry| entry.bytes).sum(),
-            row_bytes: row_bytes / rows.max(1),
+            row_bytes: self.mean_row_bytes(),
             rows,
             shards: self.listed.len(),
         };

@@ -30,6 +30,12 @@ pub(super) use way::{Way, is_too_large};
 pub(super) use workers::Kept;
 use workers::{Done, Job, Key, Meter, Workers};
 
+/// Whether rows of this size are read faster past the page cache: of large ones the kernel's cache gives more, as measured
+/// (benches/README.md, "From disk").
+pub(super) fn is_small(row_bytes: u64) -> bool {
+    row_bytes < SMALL_ROW
+}
+
 /// Rows that are read at once: small ones keep a disk busy only if there are many.
 const SMALL_ROW: u64 = 32 << 10;
 const SMALL_ROWS_AT_ONCE: usize = 48;
