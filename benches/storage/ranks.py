@@ -59,7 +59,7 @@ def places(store):
     return found
 
 
-# --- systems: each yields batches for ever, as lists of tensors -------------------------------------------------------------
+# --- systems: endless iterators of batches, as lists of tensors ---------------------------------------------------------
 
 
 def of_shardd(asked, rank):

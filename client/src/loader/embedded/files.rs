@@ -234,31 +234,25 @@ impl ShardFiles {
     /// Rows that the order reads here and there are read past the page cache, if the memory is much too small for its pages;
     /// those that are kept until their use take no more than `memory`.
     pub(crate) fn past_the_page_cache(self, memory: u64) -> Result<Self, LoadError> {
-        let bytes: u64 = (0..self.listed.len() as u32).map(|number| self.entry(number).1.bytes).sum();
+        let totals = self.totals();
         let is_scattered = self.units.iter().all(|unit| *unit == 1);
-        let pays = direct::is_too_large(bytes, self.room) && direct::is_small(self.mean_row_bytes());
+        let pays = direct::is_too_large(totals.bytes, self.room) && direct::is_small(totals.row_bytes);
         match is_scattered && pays {
-            true => self.with_memory(memory, None),
+            true => self.with_memory(totals, memory, None),
             false => Ok(self),
         }
     }
 
-    fn mean_row_bytes(&self) -> u64 {
+    fn totals(&self) -> Totals {
         let entries = || (0..self.listed.len() as u32).map(|number| self.entry(number).1);
         let rows: u64 = entries().map(|entry| u64::from(entry.rows)).sum();
-        entries().map(|entry| entry.row_bytes).sum::<u64>() / rows.max(1)
+        let row_bytes: u64 = entries().map(|entry| entry.row_bytes).sum();
+        let bytes = entries().map(|entry| entry.bytes).sum();
+        Totals { bytes, row_bytes: row_bytes / rows.max(1), rows, shards: self.listed.len() }
     }
 
     /// As [`past_the_page_cache`](Self::past_the_page_cache), however large the data is.
-    fn with_memory(mut self, memory: u64, way: Option<Way>) -> Result<Self, LoadError> {
-        let entries = || (0..self.listed.len() as u32).map(|number| self.entry(number).1);
-        let rows: u64 = entries().map(|entry| u64::from(entry.rows)).sum();
-        let totals = Totals {
-            bytes: entries().map(|entry| entry.bytes).sum(),
-            row_bytes: self.mean_row_bytes(),
-            rows,
-            shards: self.listed.len(),
-        };
+    fn with_memory(mut self, totals: Totals, memory: u64, way: Option<Way>) -> Result<Self, LoadError> {
         self.direct = Some(Direct::new(totals, memory, way, self.bringer.stop.clone())?);
         Ok(self)
     }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use super::super::LoadError;
-use super::memory::room;
+use super::memory::{for_rows, room};
 use sweeps::{Pick, Sweeps, Turn};
 use way::{Data, Disk, choose};
 pub(super) use way::{Way, is_too_large};
@@ -36,10 +36,10 @@ pub(super) fn is_small(row_bytes: u64) -> bool {
     row_bytes < SMALL_ROW
 }
 
-/// Rows that are read at once: small ones keep a disk busy only if there are many.
 const SMALL_ROW: u64 = 32 << 10;
-const SMALL_ROWS_AT_ONCE: usize = 48;
-const ROWS_AT_ONCE: usize = 10;
+
+/// Rows that are read at once: small ones keep a disk busy only if there are many.
+const ROWS_AT_ONCE: usize = 48;
 
 /// How much of a shard is read in a piece, and how many pieces at once; of little memory they take no more than this part.
 const PART: u64 = 4 << 20;
@@ -50,10 +50,10 @@ const PARTS_OF_MEMORY: u64 = 8;
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 4;
 
-/// Memory of large rows that were dropped is kept for the next, since the kernel fills a fresh page with zeros first: this part
-/// of all memory.
-const FREE_OF_MEMORY: u64 = 4;
-const FREE_OF_SMALL: u64 = 4 << 20;
+/// Memory of dropped rows that is kept for the next, since the kernel fills a fresh page with zeros first; of little memory no
+/// more than this part.
+const FREE: u64 = 4 << 20;
+const FREE_OF_MEMORY: u64 = 16;
 
 /// With how many shards a disk is measured.
 const MEASURED: usize = 6;
@@ -112,7 +112,7 @@ pub(super) struct Direct {
 
 /// How rows are read ahead.
 enum Reading {
-    /// The disk is being measured, or about to be: small rows are read when they are waited for, and large ones ahead.
+    /// The disk is being measured, or about to be: only rows that are waited for are read.
     Undecided {
         is_measuring: bool,
         queue: VecDeque<(u32, Pick)>,
@@ -169,9 +169,7 @@ impl Direct {
         let row_bytes = row_bytes.max(1);
         let data = Data { bytes, row_bytes, rows: rows.max(1), shards: shards.max(1) as u64 };
         let part_bytes = PART.min(memory / PARTS_OF_MEMORY / PARTS_AT_ONCE).max(1);
-        let at_once = if row_bytes < SMALL_ROW { SMALL_ROWS_AT_ONCE } else { ROWS_AT_ONCE };
-        let free =
-            if row_bytes < SMALL_ROW { FREE_OF_SMALL.min(memory / 16) } else { memory / FREE_OF_MEMORY };
+        let free = FREE.min(memory / FREE_OF_MEMORY);
         let most = memory.saturating_sub(part_bytes * PARTS_AT_ONCE + free);
         let meter = Arc::new(Meter::default());
         let reading = way.map_or_else(
@@ -185,7 +183,7 @@ impl Direct {
             looked_at: (0, 0),
             part_bytes,
             workers: Workers::start(
-                at_once,
+                ROWS_AT_ONCE,
                 PARTS_AT_ONCE as usize,
                 row_bytes,
                 memory,
@@ -252,7 +250,7 @@ impl Direct {
                 Reading::Impossible => {}
             }
         }
-        if let Reading::Undecided { .. } | Reading::Rows { .. } = self.reading {
+        if let Reading::Rows { .. } = self.reading {
             self.read_ahead();
         }
     }
@@ -304,8 +302,7 @@ impl Direct {
         let (bytes, (before, windows)) = (self.meter.bytes(), self.looked_at);
         if windows >= LOOK_AGAIN || bytes > before + self.most / LOOKS_WHILE_FILLING {
             // What is kept is not in the room.
-            let free = room();
-            self.budget = self.most.min(bytes.saturating_add(free - free / 4));
+            self.budget = self.most.min(bytes.saturating_add(for_rows(room(), 1, 0)));
             self.looked_at = (bytes, 0);
         }
         bytes + more <= self.budget
@@ -417,8 +414,7 @@ impl Direct {
     fn read_ahead(&mut self) {
         let mut jobs = Vec::new();
         match &self.reading {
-            Reading::Undecided { .. } if self.data.row_bytes < SMALL_ROW => {}
-            Reading::Undecided { .. } | Reading::Rows { .. } => {
+            Reading::Rows { .. } => {
                 while self.has_room(1)
                     && let Some((number, pick)) = self.next_alone()
                 {
@@ -433,16 +429,14 @@ impl Direct {
                     jobs.push(part);
                 }
             }
-            Reading::Impossible => {}
+            Reading::Undecided { .. } | Reading::Impossible => {}
         }
         self.workers.give(jobs);
     }
 
     /// The next of the rows that are read by themselves which is neither ready nor waited for.
     fn next_alone(&mut self) -> Option<(u32, Pick)> {
-        let (Reading::Undecided { queue, .. } | Reading::Rows { queue }) = &mut self.reading else {
-            return None;
-        };
+        let Reading::Rows { queue } = &mut self.reading else { return None };
         while queue.front().is_some_and(|(_, pick)| pick.seq < self.ready + self.waiting) {
             queue.pop_front();
         }

@@ -28,7 +28,7 @@ pub(super) type Key = (u32, u32);
 const OPEN_FILES: usize = 256;
 
 /// Rows picked from a part of a shard are kept in about this number of bundles, by the time of their use, so that most of their
-/// memory is free again soon; but a bundle is no smaller than this part of all memory, since a process has only so many maps.
+/// memory is free again soon; but a bundle is no smaller than this part of all memory, since the kernel limits the maps of a process.
 const BUNDLES: u64 = 8;
 const BUNDLES_OF_MEMORY: u64 = 4096;
 

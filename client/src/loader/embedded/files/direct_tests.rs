@@ -71,7 +71,10 @@ impl Directory {
             ShardFiles::new(vec![self.stored.clone()], cache, Arc::default(), stop, 0).expect("opens");
         files.leaves_resident = false;
         match past {
-            Some((memory, way)) => files.with_memory(memory, way).expect("starts"),
+            Some((memory, way)) => {
+                let totals = files.totals();
+                files.with_memory(totals, memory, way).expect("starts")
+            }
             None => files,
         }
     }
