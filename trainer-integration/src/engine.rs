@@ -649,11 +649,13 @@ impl Engine {
         Ok(Summed { gradient, totals, norm, factor, trust })
     }
 
-    /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping.
+    /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping. Weight decay
+    /// is not sent; it pulls here as much as it comes to with momentum.
     fn rule_here(&self) -> Rule {
         let is_deep = matches!(self.reducer.reduction, Reduction::Fast(Compression::Dgc(_)));
         match self.rule.optimizer {
-            Optimizer::Sgd { weight_decay, .. } if is_deep && !self.reducer.compressors.is_empty() => {
+            Optimizer::Sgd { momentum, weight_decay } if is_deep && !self.reducer.compressors.is_empty() => {
+                let weight_decay = weight_decay / (1.0 - momentum);
                 Rule { optimizer: Optimizer::Sgd { momentum: 0.0, weight_decay }, clip: None }
             }
             _ => self.rule,

@@ -540,6 +540,16 @@ fn what_is_compressed_learns_as_well_as_measured_and_all_ranks_agree() {
 }
 
 #[test]
+fn weights_decay_under_deep_compression_as_without() {
+    let length = |reduction| {
+        let weights = trained_fast(2, reduction, Optimizer::sgd(0.1)).remove(0).0;
+        weights.iter().map(|weight| f64::from(weight * weight)).sum::<f64>().sqrt()
+    };
+    let (plain, deep) = (length(Reduction::Exact), length(Reduction::Fast(Compression::Dgc(0.05))));
+    assert!((0.8..1.25).contains(&(deep / plain)), "{deep} beside {plain}");
+}
+
+#[test]
 fn a_bucket_is_on_its_way_before_earlier_blocks_go_backward() {
     spawn(2, |collective| {
         let tracer = Tracer::on();
