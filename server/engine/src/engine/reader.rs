@@ -116,7 +116,9 @@ impl Engine {
         Ok(Arc::new(blocking(open).await?))
     }
 
-    /// Whether no node has grains of the shard: not this one, nor any other host, each asked for one grain.
+    /// Whether no node has grains of the shard: not this one, nor any other host, each asked for one grain. A host
+    /// that is silent may have some. If all are, the shard is not taken to be new: to read it for others, who cannot be
+    /// reached, would cost its whole bytes.
     async fn is_new(self: &Arc<Self>, run: &Arc<RunState>, shard: u32, epoch: u32) -> bool {
         let Some(placement) = run.placement() else { return true };
         let view = run.epochs.view(epoch);
@@ -129,19 +131,21 @@ impl Engine {
             return false;
         }
         let live = self.live_nodes();
+        let (mut silent, mut have_none) = (0, 0);
         for (host, grains) in by_host.iter().filter(|(host, _)| **host != self.node && live.contains(host)) {
             let request = run.request(epoch, &grains[..1], FetchMode::Probe);
             let request = FetchRequest { generation: placement.generation, ..request };
-            if self.probe(run, host, request).await {
-                return false;
+            match self.probe(run, host, request).await {
+                Some(true) => return false,
+                Some(false) => have_none += 1,
+                None => silent += 1,
             }
         }
-        true
+        have_none > 0 || silent == 0
     }
 
-    /// Whether a node has the grain asked for. A node that was just met may need a moment to be reached; one that stays silent
-    /// is taken to have nothing.
-    async fn probe(self: &Arc<Self>, run: &RunState, host: &NodeId, request: FetchRequest) -> bool {
+    /// Whether a node has the grain asked for; `None` if it is silent. A node that was just met may need a moment to be reached.
+    async fn probe(self: &Arc<Self>, run: &RunState, host: &NodeId, request: FetchRequest) -> Option<bool> {
         let ask = async {
             loop {
                 match self.peers.fetch(host, request.clone()).await {
@@ -152,14 +156,14 @@ impl Engine {
             }
         };
         if !self.talks(host) {
-            return false;
+            return None;
         }
         match timeout(PEER_TIMEOUT, ask).await {
-            Ok(has) => has,
+            Ok(has) => Some(has),
             Err(_) => {
                 self.neighbours.health.unanswered(host, PEER_TIMEOUT);
                 self.fell_silent(run, host);
-                false
+                None
             }
         }
     }
