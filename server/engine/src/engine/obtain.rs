@@ -2,7 +2,7 @@
 //! neighbours that may have read them while a host was away, and at last from the store. Each is asked once, the peers for two seconds in all; everything that arrives is verified.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use shardd_api::explain::{MissSource, Wanted};
 use shardd_api::node::NodeId;
 use shardd_api::timeline::Work;
 use shardd_plan::GrainNo;
-use shardfmt::{GrainKey, RowCodec};
+use shardfmt::{GrainKey, Manifest, RowCodec};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -131,7 +131,7 @@ impl Engine {
         }
         // A step has rows of many shards. One after the other, each would cost a round trip to the store, and the
         // filling of the cache would wait for all of them: their grains are claimed here.
-        let mut read = stream::iter(own).buffer_unordered(SHARDS_AT_ONCE);
+        let mut read = stream::iter(own).buffer_unordered(shards_at_once(&run.manifest));
         while let Some(absorbed) = read.try_next().await? {
             self.note_missed(run, given(MissSource::Store), &absorbed);
             settle(absorbed, &mut left, loose);
@@ -575,7 +575,7 @@ impl Engine {
         let is_full = AtomicBool::new(false);
         let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
         let filled = stream::iter(by_shard.into_values().map(Ok))
-            .try_for_each_concurrent(SHARDS_AT_ONCE, |grains| async {
+            .try_for_each_concurrent(shards_at_once(&run.manifest), |grains| async {
                 // Grains without room are not read twice: they will be misses in their turn.
                 let has_room = || !self.is_short(run, epoch) || self.cache.free() >= resting(&grains);
                 if !is_full.load(Relaxed)
@@ -635,13 +635,21 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// How many nodes are asked that need not have a grain, before the store is.
 const NEIGHBOURS: usize = 3;
 
-/// How many shards' grains are fetched at once, to fill a cache or for a step.
-const SHARDS_AT_ONCE: usize = 4;
+/// How many shards' grains are fetched at once, to fill a cache or for a step: at least four, and more small ones, up to so
+/// many bytes. A link of 400 Mbit/s holds 5 MB in a round trip of 100 ms, and each shard costs two of these.
+const SHARDS_AT_ONCE: RangeInclusive<u64> = 4..=16;
+const BYTES_AT_ONCE: u64 = 32 << 20;
 
 /// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
 const SCRUBBED_AT_ONCE: usize = 64;
 const SCRUB_REST: u32 = 20;
 const SCRUB_PAUSE: Duration = Duration::from_millis(20);
+
+fn shards_at_once(manifest: &Manifest) -> usize {
+    let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
+    let mean = bytes.checked_div(manifest.shards.len() as u64).unwrap_or(0).max(1);
+    (BYTES_AT_ONCE / mean).clamp(*SHARDS_AT_ONCE.start(), *SHARDS_AT_ONCE.end()) as usize
+}
 
 fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
     let place = run.plan.locate_grain(grain);
