@@ -25,7 +25,6 @@ use tracing::{debug, warn};
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered};
 use super::clocks::{Clocks, On};
-use super::embedded::room;
 use super::lent::{LocalServers, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
@@ -44,6 +43,9 @@ const BYTES_A_QUESTION: u64 = 32 << 20;
 
 /// How many bytes of grains that came over the network are kept for later steps of their epoch.
 const KEPT_BYTES: usize = 512 << 20;
+
+/// From this many bytes on, a question to the kernel about the pages of a grain costs little beside verifying it.
+const MANY_PAGES: usize = 32 << 10;
 
 /// No pass is longer, in bytes.
 const MAX_PASS: usize = 256;
@@ -366,8 +368,6 @@ pub(crate) struct NodeRows {
     sparse: HashMap<GrainNo, Bytes>,
     /// The step being prepared is longer than an epoch.
     is_long_step: bool,
-    /// The memory does not hold all rows.
-    is_large: bool,
     /// A node gave wrong bytes: the next request says so.
     doubts: bool,
     /// By the segments' passes.
@@ -394,7 +394,6 @@ impl NodeRows {
         let (rows, sparse) = (HashMap::new(), HashMap::new());
         let lenders = LocalServers::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
-        let is_large = manifest.row_bytes() > room();
         Self {
             nodes,
             plan,
@@ -404,7 +403,6 @@ impl NodeRows {
             rows,
             sparse,
             is_long_step: false,
-            is_large,
             doubts: false,
             maps,
             lenders,
@@ -477,7 +475,11 @@ impl NodeRows {
             let answers = self.ask_all(by_server, doubted).ok_or(LoadError::Stopped)?;
             left = Vec::new();
             let mut stale = attempt > 0;
-            for (server, question, answer) in answers {
+            let mut answers = answers.into_iter().peekable();
+            answers.peek().into_iter().for_each(|first| self.begin_to_read(first));
+            while let Some((server, question, answer)) = answers.next() {
+                // While these are verified, the disk reads those after them.
+                answers.peek().into_iter().for_each(|next| self.begin_to_read(next));
                 let (transport, wanted) = (question.transport, question.wanted.clone());
                 match answer {
                     Ok((reply, body)) => {
@@ -677,9 +679,26 @@ impl NodeRows {
             let copies = self.lenders.copies(server, places);
             return copies.into_iter().map(|copy| copy.map(|copy| GrainBytes::Owned(copy.into()))).collect();
         }
-        // The disk reads all of them at once, and none waits for the one before it.
-        let mapped: Vec<_> = places.iter().map(|place| self.map(server, place)).collect();
-        mapped.into_iter().map(|stretch| self.present(server, stretch?)).collect()
+        places.iter().map(|place| self.map(server, place).and_then(|at| self.present(server, at))).collect()
+    }
+
+    /// Has the disk begin to read the grains that an answer lends, so that none waits for the one before it.
+    fn begin_to_read(&mut self, (server, question, answer): &Answer<Question, (LocateReply, Bytes)>) {
+        let Ok((reply, _)) = answer else { return };
+        if self.lenders.is_ring(server) {
+            return;
+        }
+        let began = Instant::now();
+        for (wanted, located) in question.wanted.iter().zip(&reply.grains) {
+            if let Located::File { segment, offset, len } = located
+                && self.is_plausible(wanted.grain, segment, *len)
+            {
+                let place = Place { segment: segment.clone(), offset: *offset, len: *len };
+                let at = self.map(server, &place);
+                at.into_iter().for_each(|(map, range)| will_need(&map[range]));
+            }
+        }
+        self.clocks.add(On::Disk, began.elapsed());
     }
 
     /// Drops grains from the network when they take too much memory, but not those wanted now.
@@ -693,7 +712,7 @@ impl NodeRows {
         self.maps.retain(|_, map| Arc::strong_count(map) > 1);
     }
 
-    /// A stretch of a segment that is mapped, or is from now on, and that the disk begins to read.
+    /// A stretch of a segment that is mapped, or is from now on.
     fn map(&mut self, server: &str, place: &Place) -> Option<(Arc<Mmap>, Range<usize>)> {
         let Place { segment, offset, len } = place;
         let range =
@@ -711,10 +730,8 @@ impl NodeRows {
                         return None;
                     }
                 };
-                if self.is_large {
-                    // Grains of a step lie anywhere: what the kernel reads beside them would take the place of others.
-                    nothing_beside(&map);
-                }
+                // Grains of a step lie anywhere: what the kernel reads beside them would take the place of others.
+                nothing_beside(&map);
                 self.maps.insert(segment.clone(), Arc::clone(&map));
                 map
             }
@@ -722,12 +739,15 @@ impl NodeRows {
         if map.len() < range.end {
             return None;
         }
-        will_need(&map[range.clone()]);
         Some((map, range))
     }
 
     /// The stretch, once its pages are in memory: one that cannot be read is an error here, not a signal later.
     fn present(&mut self, server: &str, (map, range): (Arc<Mmap>, Range<usize>)) -> Option<GrainBytes> {
+        // Pages that were dropped before their turn are read in one go, and not each when it is touched.
+        if range.len() >= MANY_PAGES {
+            will_need(&map[range.clone()]);
+        }
         match populate(&map[range.clone()]) {
             Ok(()) => Some(GrainBytes::Mapped(map, range)),
             Err(error) => {

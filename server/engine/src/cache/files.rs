@@ -4,13 +4,18 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use rustix::fs::{Advice, fadvise};
 
 use super::{CacheError, Location};
+
+/// Linux begins to read no more for one call than the disk's `read_ahead_kb` (128 by default).
+const ASKED_AT_ONCE: u64 = 128 << 10;
 
 /// Reads grains by [`Location`], keeping a bounded number of files open: for processes that share a machine with the
 /// cache and know the places of grains. An unlinked segment stays readable as long as it is open here.
@@ -84,6 +89,17 @@ impl OpenFiles {
             io::ErrorKind::NotFound => CacheError::Gone { segment: location.segment.to_path_buf() },
             _ => CacheError::io("read", &location.segment, error),
         })
+    }
+
+    pub(super) fn will_need(&self, location: &Location) {
+        let Ok(file) = self.file(&location.segment) else { return };
+        let end = location.offset + u64::from(location.len);
+        let mut at = location.offset;
+        while let Some(len) = NonZeroU64::new(ASKED_AT_ONCE.min(end - at)) {
+            // A wish: if it is not heard, they are read later.
+            let _ = fadvise(&file, at, Some(len), Advice::WillNeed);
+            at += len.get();
+        }
     }
 
     /// Closes the file as soon as no one uses it.

@@ -280,6 +280,12 @@ impl Cache {
         self.files.read(location)
     }
 
+    /// Asks the disk for the bytes at `location`, which will be read next. Does not wait, and an error shows when
+    /// they are read.
+    pub fn will_need(&self, location: &Location) {
+        self.files.will_need(location);
+    }
+
     /// The owner has verified the grain: it needs no verification until the next unclean stop.
     pub fn mark_verified(&self, key: &GrainKey) {
         self.state().mark_verified(key);

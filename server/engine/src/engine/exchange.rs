@@ -252,6 +252,8 @@ impl Engine {
             grains.iter().map(|grain| (*grain, run.key(*grain), loose.get(grain).cloned())).collect();
         let engine = Arc::clone(self);
         let read = move || {
+            let cached = found.iter().filter(|(_, _, bytes)| bytes.is_none()).map(|(_, key, _)| key);
+            engine.begin_to_read(cached);
             let read = found.into_iter().filter_map(|(grain, key, bytes)| {
                 Some((grain, bytes.or_else(|| engine.read_or_discard(&key))?))
             });

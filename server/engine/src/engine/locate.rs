@@ -1,6 +1,6 @@
 //! Answers loaders: where are these grains? It names a segment where loaders may map it, and sends bytes
-//! otherwise; missing grains are fetched first. Every grain's bytes are checked against the manifest the
-//! first time they are asked for in an epoch.
+//! otherwise; missing grains are fetched first. Loaders verify every grain against the manifest, so only the
+//! grains that a loader doubts are verified here too. To verify all would read each grain twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -74,10 +74,32 @@ impl Engine {
             ),
             self.read_past(&run, request.for_epoch, &passing),
         )?;
-        self.check(&run, request.for_epoch, &kept, &mut loose).await?;
+        if request.doubted {
+            self.check(&run, request.for_epoch, &kept, &mut loose).await?;
+        }
         loose.extend(late);
 
-        let is_lent = request.transport != Transport::Stream;
+        let lent = |grain: &GrainNo| match request.transport {
+            Transport::Stream => None,
+            Transport::Files | Transport::Ring => {
+                let at = self.cache.get(&run.key(*grain))?;
+                Some(Located::File { segment: self.pass(&at.segment)?, offset: at.offset, len: at.len })
+            }
+        };
+        let mut files: BTreeMap<GrainNo, Located> = BTreeMap::new();
+        let sent = grains.iter().copied().filter(|grain| {
+            if sparse.contains_key(grain) {
+                return false;
+            }
+            let file = lent(grain);
+            let is_sent = file.is_none() && !loose.contains_key(grain);
+            files.extend(file.map(|file| (*grain, file)));
+            is_sent
+        });
+        let sent: Vec<GrainNo> = sent.collect();
+        let read = self.read_cached(&run, sent.iter().copied()).await;
+        loose.extend(sent.into_iter().zip(read).filter_map(|(grain, bytes)| Some((grain, bytes?))));
+
         let mut reply = Vec::with_capacity(grains.len());
         let mut inline = Vec::new();
         let len = |bytes: &Bytes| u32::try_from(bytes.len()).expect("a grain is smaller than 4 GiB");
@@ -87,14 +109,12 @@ impl Engine {
                 reply.push(Located::Rows { len: len(bytes) });
                 continue;
             }
-            let located = match self.cache.get(&run.key(grain)) {
-                Some(at) if is_lent && let Some(segment) = self.pass(&at.segment) => {
-                    Located::File { segment, offset: at.offset, len: at.len }
-                }
-                _ => {
+            let located = match files.remove(&grain) {
+                Some(file) => file,
+                None => {
                     let bytes = match loose.get(&grain) {
                         Some(bytes) => bytes.clone(),
-                        // Dropped between the check and now: rare, and one more miss.
+                        // Dropped in between: rare, and one more miss.
                         None => self.fetch_bytes(&run, request.for_epoch, grain).await?,
                     };
                     inline.push(bytes.clone());
@@ -117,10 +137,14 @@ impl Engine {
         let mut all =
             self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, grains.iter().copied()).await?;
         self.check(run, epoch, grains, &mut all).await?;
-        for grain in grains {
-            if !all.contains_key(grain) {
-                all.insert(*grain, self.fetch_bytes(run, epoch, *grain).await?);
-            }
+        let cached: Vec<GrainNo> = grains.iter().copied().filter(|grain| !all.contains_key(grain)).collect();
+        let read = self.read_cached(run, cached.iter().copied()).await;
+        for (grain, bytes) in cached.into_iter().zip(read) {
+            let bytes = match bytes {
+                Some(bytes) => bytes,
+                None => self.fetch_bytes(run, epoch, grain).await?,
+            };
+            all.insert(grain, bytes);
         }
         Ok(all)
     }
@@ -227,7 +251,13 @@ impl Engine {
                 }
             }
         };
-        let corrupt = blocking(move || grains.into_iter().filter(is_bad).collect::<Vec<_>>()).await;
+        let (engine, state) = (Arc::clone(self), Arc::clone(run));
+        let check = move || {
+            let keys: Vec<GrainKey> = grains.iter().map(|grain| state.key(*grain)).collect();
+            engine.begin_to_read(&keys);
+            grains.into_iter().filter(is_bad).collect::<Vec<_>>()
+        };
+        let corrupt = blocking(check).await;
         Counters::add(&self.counters.corrupt_on_disk, corrupt.len());
         corrupt
     }
@@ -239,7 +269,7 @@ impl Engine {
         grain: GrainNo,
     ) -> Result<Bytes, EngineError> {
         loop {
-            if let Some(bytes) = self.read_cached(run, grain).await {
+            if let Some(Some(bytes)) = self.read_cached(run, [grain]).await.pop() {
                 return Ok(bytes);
             }
             if let Some(bytes) =
@@ -250,11 +280,31 @@ impl Engine {
         }
     }
 
-    /// A grain's bytes from the cache, unverified: the receiver verifies.
-    pub(crate) async fn read_cached(self: &Arc<Self>, run: &RunState, grain: GrainNo) -> Option<Bytes> {
-        let key = run.key(grain);
+    /// The bytes of grains from the cache, in their order, unverified: the receiver verifies. `None` for those
+    /// that are not here.
+    pub(crate) async fn read_cached(
+        self: &Arc<Self>,
+        run: &RunState,
+        grains: impl IntoIterator<Item = GrainNo>,
+    ) -> Vec<Option<Bytes>> {
+        let keys: Vec<GrainKey> = grains.into_iter().map(|grain| run.key(grain)).collect();
+        if keys.is_empty() {
+            return Vec::new();
+        }
         let engine = Arc::clone(self);
-        blocking(move || engine.read_or_discard(&key)).await
+        let read = move || {
+            engine.begin_to_read(&keys);
+            keys.iter().map(|key| engine.read_or_discard(key)).collect()
+        };
+        blocking(read).await
+    }
+
+    /// Has the disk read these grains side by side. One that is alone is read at once anyway.
+    pub(super) fn begin_to_read<'a>(&self, keys: impl IntoIterator<Item = &'a GrainKey>) {
+        let places: Vec<Location> = keys.into_iter().filter_map(|key| self.cache.get(key)).collect();
+        if places.len() > 1 {
+            places.iter().for_each(|at| self.cache.will_need(at));
+        }
     }
 
     /// The place of a grain and its bytes. One that is moved to another segment meanwhile is not gone: it is

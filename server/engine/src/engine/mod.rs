@@ -633,24 +633,28 @@ impl PeerService for Arc<Engine> {
             self.discard_corrupt(&run, request.epoch, doubted).await;
             return answer;
         }
-        for (at, key) in request.keys.iter().enumerate() {
-            let Some(grain) = run.grain(key) else { continue };
-            if request.effort == FetchMode::Probe {
+        let asked = request.keys.iter().enumerate();
+        let asked: Vec<(usize, GrainNo)> =
+            asked.filter_map(|(at, key)| Some((at, run.grain(key)?))).collect();
+        if request.effort == FetchMode::Probe {
+            for (at, grain) in asked {
                 answer[at] = self.is_resident(&run, grain).then(Bytes::new);
-            } else {
-                answer[at] = self.read_cached(&run, grain).await;
-                if answer[at].is_none() {
+            }
+        } else {
+            let read = self.read_cached(&run, asked.iter().map(|(_, grain)| *grain)).await;
+            for ((at, grain), bytes) in asked.into_iter().zip(read) {
+                if bytes.is_none() {
                     missing.entry(run.shard_of(grain)).or_insert_with(Vec::new).push((at, grain));
                 }
+                answer[at] = bytes;
             }
         }
         if request.effort == FetchMode::Cached {
             self.await_own_reads(&run, from, request.epoch, &missing).await;
-            for (at, grain) in missing.values().flatten() {
-                if self.is_resident(&run, *grain) {
-                    answer[*at] = self.read_cached(&run, *grain).await;
-                }
-            }
+            let here = missing.values().flatten().filter(|(_, grain)| self.is_resident(&run, *grain));
+            let here: Vec<(usize, GrainNo)> = here.copied().collect();
+            let read = self.read_cached(&run, here.iter().map(|(_, grain)| *grain)).await;
+            here.into_iter().zip(read).for_each(|((at, _), bytes)| answer[at] = bytes);
         }
         if request.effort == FetchMode::Read {
             self.know_placement(&run, request.generation).await;

@@ -469,6 +469,27 @@ async fn a_node_that_is_cut_off_costs_time_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_disk_and_hears_of_no_other_reads_its_own_share() {
+    let mut cluster = World::new(2, "0").await;
+    cluster.know_each_other(2).await;
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    cluster.read_epoch(&name, 2, 0, async |_, _| {}).await;
+
+    cluster.caches[1] = TempDir::new().expect("a temporary directory");
+    cluster.start(2).await;
+    cluster.know_each_other(2).await;
+    cluster.network.cut.lock().expect("no panic while held").insert(node(1));
+    let second = cluster.engine(&node(2));
+    let state = second.run(&name).await.expect("registered");
+    second.know_placement(&state, 1).await;
+    second.ensure(&state, 1).await.expect("the store is there");
+    let share = cluster.origin_of[&node(2)].bytes_read() as f64 / cluster.manifest.bytes() as f64;
+    assert!((0.4..0.6).contains(&share), "{share} of the data for a half of the partitions");
+    cluster.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_takes_nothing_holds_up_nobody_else() {
     let cluster = World::new(3, "1").await;
     cluster.know_each_other(3).await;
@@ -526,28 +547,30 @@ async fn a_corrupt_byte_on_disk_is_found_and_fetched_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_disk_spoils_after_it_was_checked_is_checked_again_when_it_is_doubted() {
+async fn a_lent_grain_is_read_by_its_reader_alone_and_verified_here_when_it_doubts() {
     let cluster = World::new(1, "0").await;
     cluster.know_each_other(1).await;
     let name = run("r");
     cluster.attach(&name, 1, 0).await;
     cluster.read_epoch(&name, 1, 0, async |_, _| {}).await;
     let (key, _, at) = crate::cache::scan(cluster.caches[0].path()).expect("a cache directory").remove(0);
-    let state = cluster.engines[0].run(&name).await.expect("attached");
+    let engine = &cluster.engines[0];
+    let state = engine.run(&name).await.expect("attached");
     let grain = state.grain(&key).expect("of the run");
     let file = File::options().write(true).read(true).open(&at.segment).expect("it is not being dropped");
     let mut byte = [0];
     file.read_exact_at(&mut byte, at.offset + 9).expect("readable");
     file.write_all_at(&[byte[0] ^ 0x40], at.offset + 9).expect("writable");
 
-    let doubting = LocateRequest {
-        transport: Transport::Stream,
-        doubted: true,
-        ..request((0, 1), (0, 0), 0, Some(grain))
-    };
-    let (_, given) = cluster.engines[0].locate(&name, doubting).await.expect("located");
+    let ask = request((0, 1), (1, 0), 1, Some(grain));
+    let (reply, _) = engine.locate(&name, ask.clone()).await.expect("located");
+    assert!(matches!(&reply.grains[0], Located::File { offset, .. } if *offset == at.offset));
+    assert_eq!(engine.counters.view().corrupt_on_disk, 0, "the node has not read what it lends");
+
+    let doubting = LocateRequest { transport: Transport::Stream, doubted: true, ..ask };
+    let (_, given) = engine.locate(&name, doubting).await.expect("located");
     assert_eq!(state.verify(grain, &given[0]), Ok(()));
-    assert_eq!(cluster.engines[0].counters.view().corrupt_on_disk, 1);
+    assert_eq!(engine.counters.view().corrupt_on_disk, 1);
     cluster.end().await;
 }
 
@@ -697,7 +720,7 @@ async fn grains_that_are_not_what_they_should_be_are_refused_and_change_nothing(
     let mut loose = one.obtain(&state, 0, [good, staying]).await.expect("the store is there");
     let mut bytes = async |grain| match loose.remove(&grain) {
         Some(bytes) => bytes,
-        None => one.read_cached(&state, grain).await.expect("just brought here"),
+        None => one.read_cached(&state, [grain]).await.remove(0).expect("just brought here"),
     };
     let (bytes, stays) = (bytes(good).await, bytes(staying).await);
     let key = state.key(good);
