@@ -635,10 +635,18 @@ const RETRY_DELAY: Duration = Duration::from_millis(50);
 /// How many nodes are asked that need not have a grain, before the store is.
 const NEIGHBOURS: usize = 3;
 
-/// How many shards' grains are fetched at once, to fill a cache or for a step: at least four, and more small ones, up to so
-/// many bytes. A link of 400 Mbit/s holds 5 MB in a round trip of 100 ms, and each shard costs two of these.
-const SHARDS_AT_ONCE: RangeInclusive<u64> = 4..=16;
-const BYTES_AT_ONCE: u64 = 32 << 20;
+/// How many shards are read at once, to fill a cache or for a step: four large ones, and up to sixteen small ones.
+/// A link of 400 Mbit/s holds 5 MB in a round trip of 100 ms, and each shard costs two of these.
+pub(super) const SHARDS_AT_ONCE: RangeInclusive<u32> = 4..=16;
+
+/// A shard of at most so many bytes is a small one.
+const SMALL_SHARD: u64 = 4 << 20;
+
+/// How many of the [most](SHARDS_AT_ONCE) shards at once one of `bytes` bytes counts for.
+pub(super) fn permits_of(bytes: u64) -> u32 {
+    let large = SHARDS_AT_ONCE.end() / SHARDS_AT_ONCE.start();
+    u32::try_from(bytes.div_ceil(SMALL_SHARD)).unwrap_or(large).clamp(1, large)
+}
 
 /// How many grains are checked in one go, how many times as long as that took nothing is checked then, and for how long at least.
 const SCRUBBED_AT_ONCE: usize = 64;
@@ -647,8 +655,8 @@ const SCRUB_PAUSE: Duration = Duration::from_millis(20);
 
 fn shards_at_once(manifest: &Manifest) -> usize {
     let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
-    let mean = bytes.checked_div(manifest.shards.len() as u64).unwrap_or(0).max(1);
-    (BYTES_AT_ONCE / mean).clamp(*SHARDS_AT_ONCE.start(), *SHARDS_AT_ONCE.end()) as usize
+    let mean = bytes.checked_div(manifest.shards.len() as u64).unwrap_or(0);
+    (SHARDS_AT_ONCE.end() / permits_of(mean)) as usize
 }
 
 fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
@@ -674,4 +682,16 @@ pub(crate) fn group<K: Ord, V>(pairs: impl IntoIterator<Item = (K, V)>) -> BTree
         groups.entry(key).or_default().push(value);
     }
     groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_small_shards_or_four_large_ones_are_read_at_once() {
+        let at_once = |bytes| SHARDS_AT_ONCE.end() / permits_of(bytes);
+        assert_eq!([0, 1, SMALL_SHARD, 2 * SMALL_SHARD].map(at_once), [16, 16, 16, 8]);
+        assert_eq!([4 * SMALL_SHARD, u64::MAX].map(at_once), [4, 4]);
+    }
 }

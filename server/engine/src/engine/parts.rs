@@ -15,10 +15,10 @@ use tokio_util::task::TaskTracker;
 
 use super::drain::DrainRecord;
 use super::gate::Gate;
-use super::{RunState, away, exchange, health, lost, overrides};
+use super::{RunState, away, exchange, health, lost, obtain, overrides};
 
-/// How many whole shards may be in memory at once.
-const WHOLE_SHARDS: usize = 4;
+/// Permits for whole shards in memory. A shard takes as many as [`obtain::permits_of`] says.
+const WHOLE_SHARDS: usize = *obtain::SHARDS_AT_ONCE.end() as usize;
 
 /// The metastore's records that the engine follows, as they were last seen.
 #[derive(Default)]

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, timeout};
 use tracing::{debug, info, warn};
 
-use super::obtain::group;
+use super::obtain::{group, permits_of};
 use super::run::RunState;
 use super::run::reading::{Outcome, Reading, WholeShard};
 use super::{Counters, Engine, EngineError, blocking};
@@ -85,7 +85,9 @@ impl Engine {
         if !self.is_new(run, shard, epoch).await {
             return;
         }
-        let _permit = self.upkeep.whole_shards.acquire().await.expect("the semaphore is never closed");
+        let permits = permits_of(run.entry(shard).bytes);
+        let _permits =
+            self.upkeep.whole_shards.acquire_many(permits).await.expect("the semaphore is never closed");
         let whole = match self.read_whole(run, shard).await {
             Ok(whole) => whole,
             Err(error) => {
