@@ -13,8 +13,9 @@ use shardfmt::row::{Fresh, Rows};
 use shardfmt::{ByteSize, Grain, Manifest, PlanId};
 use tokio::sync::mpsc;
 
+use super::clocks::Clocks;
 use super::order::{Order, SourceRead};
-use super::prefetch::{Prefetch, Share, Task};
+use super::prefetch::{Prefetch, Share};
 use super::source::{Reads, Ready, RowSource};
 use super::{LastBatch, LoadError, Step, Steps};
 
@@ -161,6 +162,7 @@ impl BatchStream {
             end_epoch: config.epoch + 1,
             stride: 1,
             window: step.window() as usize,
+            ahead_bytes: 0,
             audit: false,
         };
         let rows = GrainRows { reader, epoch: config.epoch, known: Arc::default() };
@@ -170,7 +172,7 @@ impl BatchStream {
         let (give, take) = mpsc::channel(WAITING);
         let read = move || {
             prefetch.run(|task| {
-                let step = task.and_then(Task::build);
+                let step = task.and_then(|task| task.build(&Clocks::default()));
                 let is_ok = step.is_ok();
                 give.blocking_send(step).is_ok() && is_ok
             });

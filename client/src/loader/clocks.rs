@@ -9,6 +9,7 @@ pub(crate) struct Clocks {
     network: AtomicU64,
     disk: AtomicU64,
     gathering: AtomicU64,
+    late_reading: AtomicU64,
 }
 
 /// The uses of time.
@@ -20,6 +21,8 @@ pub(crate) enum On {
     Disk,
     /// Gathering the rows of a step.
     Gathering,
+    /// The part of this that was spent on reading rows.
+    LateReading,
 }
 
 impl Clocks {
@@ -28,6 +31,7 @@ impl Clocks {
             On::Network => &self.network,
             On::Disk => &self.disk,
             On::Gathering => &self.gathering,
+            On::LateReading => &self.late_reading,
         }
     }
 

@@ -13,6 +13,7 @@ mod config;
 mod delivered;
 mod embedded;
 mod error;
+mod late;
 mod lent;
 mod nodes;
 mod open_stores;
@@ -57,7 +58,7 @@ pub use columns::common as common_columns;
 pub use config::{CacheChoice, Follow, LoaderConfig, LoaderSource, MixedSource, PlanRef, default_cache_dir};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
-use embedded::{ShardFiles, Shards, for_rows, room};
+use embedded::{ShardFiles, Shards, ahead_of_gathering, for_rows, room};
 pub use error::{GrainsError, LoadError, OtherColumns};
 use nodes::{NodeRows, Nodes};
 use order::Order;
@@ -372,7 +373,7 @@ impl Loader {
 
         let stop = CancellationToken::new();
         let clocks = Arc::new(Clocks::default());
-        let mut nodes = None;
+        let (mut nodes, mut ahead_bytes) = (None, 0);
         let rows: Box<dyn RowSource> = match &config.follow {
             Follow::Plan { source: LoaderSource::Nodes { servers, run, credentials }, .. } => {
                 let Source { plan, manifest } = sources[0].clone();
@@ -390,14 +391,16 @@ impl Loader {
             }
             Follow::Plan { source: LoaderSource::Store(_), .. } | Follow::Mixture { .. } => {
                 let (cache, clocks) = (Arc::new(config.cache.open()?), Arc::clone(&clocks));
-                let room = room();
-                let mut files = ShardFiles::new(stored, cache, clocks, stop.clone(), room)?;
+                let (room, loaders) = (room(), loaders_here(&config));
+                let files = ShardFiles::new(stored, cache, clocks, stop.clone(), room)?;
+                let mut files = files.beside(loaders).reading_late();
+                ahead_bytes = ahead_of_gathering(room, loaders, config.threads as u64);
                 if steps.sample_count < order.sample_count() {
                     files = files.for_some_samples();
                 }
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
                 let batches = batches_bytes(&config, &sources, global_batch);
-                let memory = for_rows(room, loaders_here(&config), batches);
+                let memory = for_rows(room, loaders, batches);
                 Box::new(Shards::new(files, plans, config.shuffle).past_the_page_cache(memory)?)
             }
         };
@@ -410,6 +413,7 @@ impl Loader {
             end_epoch: config.end_epoch.min(order.epochs()),
             stride: config.stride,
             window: config.read_ahead,
+            ahead_bytes,
             audit: config.audit,
         };
         let cache_dir = Some(config.cache.place());
@@ -505,10 +509,11 @@ impl Loader {
     /// How the loader fared so far.
     pub fn stats(&self) -> LoaderStats {
         let spent = |on| self.clocks.spent(on).as_secs_f64();
+        let (late, threads) = (spent(On::LateReading), self.config.threads as f64);
         LoaderStats {
             network_s: spent(On::Network),
-            disk_s: spent(On::Disk),
-            decode_s: spent(On::Gathering) / self.config.threads as f64,
+            disk_s: spent(On::Disk) + late / threads,
+            decode_s: (spent(On::Gathering) - late).max(0.0) / threads,
             ..self.stats
         }
     }

@@ -5,11 +5,14 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use shardfmt::row::{Memory, Rows};
-use shardfmt::{DigestSum, RowCodec, RowDigest};
+use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
+use super::clocks::Clocks;
 use super::delivered::Delivered;
+use super::late::Late;
 use super::order::{Cursor, Order, OrderId};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
@@ -26,6 +29,8 @@ pub(crate) struct Share {
     pub(crate) end_epoch: u32,
     pub(crate) stride: u64,
     pub(crate) window: usize,
+    /// How many bytes of rows a thread asks for ahead of those that it gathers, where these are read then.
+    pub(crate) ahead_bytes: u64,
     pub(crate) audit: bool,
 }
 
@@ -48,10 +53,11 @@ struct Builder {
     first_virtual_rank: u32,
     codec: RowCodec,
     memory: Box<dyn Memory + Send + Sync>,
+    ahead_bytes: u64,
     audit: bool,
 }
 
-/// A step whose rows lie ready: all that remains is to gather them, on any thread.
+/// A step whose rows lie ready, or in open files: all that remains is to gather them, on any thread.
 pub(crate) struct Task {
     span: StepSpan,
     /// The reads of each part of the step, and their places.
@@ -78,7 +84,8 @@ impl Prefetch {
         rows: Box<dyn RowSource>,
         memory: Box<dyn Memory + Send + Sync>,
     ) -> Result<Self, LoadError> {
-        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, audit } = share;
+        let Share { rank, world, virtual_ranks, start, end_epoch, stride, window, ahead_bytes, audit } =
+            share;
         let shares = Shares::new(order, rank, world, virtual_ranks, cache_dir);
         let builder = Builder {
             order: shares.order().id(),
@@ -86,6 +93,7 @@ impl Prefetch {
             first_virtual_rank: shares.own().start,
             codec: RowCodec::new(schema)?,
             memory,
+            ahead_bytes,
             audit,
         };
         let builder = Arc::new(builder);
@@ -191,9 +199,19 @@ fn is_of(span: &StepSpan, epoch: u32) -> bool {
     span.parts.iter().all(|part| part.epoch == epoch)
 }
 
+impl Builder {
+    fn gather(&self, rows: &Rows<'_>, late: &Late, clocks: &Clocks) -> Result<RecordBatch, RowError> {
+        if late.is_empty() {
+            return self.codec.gather(rows, &*self.memory);
+        }
+        let copy = |values: &[&[u8]], out: &mut [u8]| late.copy(values, out, self.ahead_bytes, clocks);
+        self.codec.gather_with(rows, &*self.memory, &copy)
+    }
+}
+
 impl Task {
     /// Gathers the step's rows.
-    pub(crate) fn build(self) -> Result<Step, LoadError> {
+    pub(crate) fn build(self, clocks: &Clocks) -> Result<Step, LoadError> {
         let Self { span, pieces, surplus, builder } = self;
         let count = pieces.first().map_or(0, |(reads, _)| reads.len());
         let mut delivered = vec![vec![Delivered::default(); count]; pieces.len()];
@@ -201,15 +219,11 @@ impl Task {
         for (index, virtual_rank) in (builder.first_virtual_rank..).take(count).enumerate() {
             let (mut positions, mut sources) = (Vec::new(), Vec::new());
             let mut ends = Vec::with_capacity(pieces.len());
-            let mut rows: Option<Rows<'_>> = None;
+            let (mut rows, mut late): (Option<Rows<'_>>, _) = (None, Late::default());
             for ((reads, ready), delivered) in pieces.iter().zip(&mut delivered) {
                 let (reads, own) = (&reads[index], ready.rows(&reads[index]));
-                let delivered = &mut delivered[index];
-                delivered.samples += reads.len() as u64;
-                if builder.audit {
-                    let sum = &mut delivered.digest_sum;
-                    own.for_each_canonical(|row| *sum += DigestSum::from(RowDigest::of(row)))?;
-                }
+                delivered[index].samples += reads.len() as u64;
+                late.add(positions.len(), ready.late(reads));
                 positions.extend(reads.iter().map(|read| read.read.position));
                 if matches!(builder.order, OrderId::Mixture(_)) {
                     sources.extend(reads.iter().map(|read| read.source));
@@ -221,7 +235,21 @@ impl Task {
                 });
             }
             let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
-            let batch = builder.codec.gather(&rows, &*builder.memory)?;
+            let batch = builder.gather(&rows, &late, clocks)?;
+            if builder.audit {
+                let encoder = builder.codec.encoder(&batch)?;
+                // Rows that are read late are certain to be in memory in the batch alone.
+                let rows = match late.is_empty() {
+                    true => rows,
+                    false => Rows::Columns((0..batch.num_rows()).map(|row| (&encoder, row)).collect()),
+                };
+                let (mut number, mut piece) = (0, 0);
+                rows.for_each_canonical(|row| {
+                    piece += ends[piece..].iter().take_while(|end| **end <= number).count();
+                    number += 1;
+                    delivered[piece][index].digest_sum += DigestSum::from(RowDigest::of(row));
+                })?;
+            }
             micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch });
         }
         let StepSpan { epoch, step, parts, next } = span;

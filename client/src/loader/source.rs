@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shardfmt::row::Rows;
 
 use super::LoadError;
+use super::late::LateFile;
 use super::order::SourceRead;
 
 /// Brings rows to where they can be gathered. Its rows have been verified against the manifests.
@@ -35,8 +36,13 @@ pub(crate) trait RowSource: Send {
 /// The reads of each of a rank's virtual ranks in one step.
 pub(crate) type Reads = Vec<Vec<SourceRead>>;
 
-/// Rows that lie ready, for as many threads as like to gather them.
+/// Rows that lie ready, or in files that are open, for as many threads as like to gather them.
 pub(crate) trait Ready: Send + Sync {
     /// Where these rows lie; they are among those that were prepared.
     fn rows(&self, reads: &[SourceRead]) -> Rows<'_>;
+
+    /// Of each of these rows the file that it is read from when it is gathered, if it is read then; empty if none is.
+    fn late(&self, _reads: &[SourceRead]) -> Vec<Option<Arc<LateFile>>> {
+        Vec::new()
+    }
 }

@@ -135,7 +135,7 @@ fn gather(tasks: &Mutex<Receiver<(Task, SyncSender<Built>)>>, clocks: &Clocks, s
         if stop.is_cancelled() {
             return;
         }
-        let built = clocks.time(On::Gathering, || task.build());
+        let built = clocks.time(On::Gathering, || task.build(clocks));
         // The reader may be gone.
         let _ = done.send((built, Instant::now()));
     }

@@ -99,15 +99,12 @@ impl RowEncoder {
 
     /// The memory that the values of consecutive rows lie in, if they are bytes or of one size.
     pub fn memory_of(&self, rows: Range<usize>) -> impl Iterator<Item = &[u8]> {
-        self.columns.iter().filter_map(move |column| match (&column.flat, &column.values) {
-            (Some(flat), _) => {
-                let width = column.flat_width();
-                Some(&flat[rows.start * width..rows.end * width])
-            }
-            (None, Values::Bytes { offsets, values }) => Some(&values[offsets.of_all(&rows)]),
-            (None, Values::Fixed { width, values }) => Some(&values[rows.start * width..rows.end * width]),
-            _ => None,
-        })
+        self.columns.iter().filter_map(move |column| column.memory_of(&rows))
+    }
+
+    /// The memory that one value of a row lies in, if it is bytes or of one size.
+    pub(super) fn memory_of_value(&self, column: usize, row: usize) -> Option<&[u8]> {
+        self.columns[column].memory_of(&(row..row + 1))
     }
 
     /// Appends the canonical bytes of one value to `out`.
@@ -218,6 +215,18 @@ impl Column {
             _ => None,
         };
         Self { nullable: shape.nullable, nulls, values, flat }
+    }
+
+    fn memory_of(&self, rows: &Range<usize>) -> Option<&[u8]> {
+        match (&self.flat, &self.values) {
+            (Some(flat), _) => {
+                let width = self.flat_width();
+                Some(&flat[rows.start * width..rows.end * width])
+            }
+            (None, Values::Bytes { offsets, values }) => Some(&values[offsets.of_all(rows)]),
+            (None, Values::Fixed { width, values }) => Some(&values[rows.start * width..rows.end * width]),
+            _ => None,
+        }
     }
 
     /// How many bytes a value has, of a column whose values all have as many.

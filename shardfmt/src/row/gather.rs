@@ -108,6 +108,12 @@ pub trait Memory {
     fn lend(&self, len: usize) -> io::Result<Lent>;
 }
 
+/// Copies the values of a column's rows, in the order of the rows, to memory that is as long as all of them: one after the
+/// other, of a row without a value nothing. The values lie where the encoders of the rows have them.
+///
+/// For rows in mapped files, of which perhaps no page was read: the owner of the files reads the values from there.
+pub type CopyValues<'a> = dyn Fn(&[&[u8]], &mut [u8]) -> io::Result<()> + 'a;
+
 /// Memory from the allocator, new for each batch.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fresh;
@@ -183,9 +189,32 @@ impl RowCodec {
     ///
     /// When a row is not a row of this schema, no memory is lent, or the batch would exceed what Arrow's offsets can hold.
     pub fn gather(&self, rows: &Rows<'_>, memory: &dyn Memory) -> Result<RecordBatch, RowError> {
+        self.gather_by(rows, memory, None)
+    }
+
+    /// As [`gather`](Self::gather), but values of rows of record batches that are bytes, or of one size, are copied by `copy`.
+    ///
+    /// # Errors
+    ///
+    /// As [`gather`](Self::gather), and [`RowError::Read`] with what `copy` gives.
+    pub fn gather_with(
+        &self,
+        rows: &Rows<'_>,
+        memory: &dyn Memory,
+        copy: &CopyValues<'_>,
+    ) -> Result<RecordBatch, RowError> {
+        self.gather_by(rows, memory, Some(copy))
+    }
+
+    fn gather_by(
+        &self,
+        rows: &Rows<'_>,
+        memory: &dyn Memory,
+        copy: Option<&CopyValues<'_>>,
+    ) -> Result<RecordBatch, RowError> {
         let columns = match rows {
             Rows::Canonical(rows) => self.gather_canonical(rows.clone(), memory)?,
-            Rows::Columns(rows) => self.gather_columns(rows, memory)?,
+            Rows::Columns(rows) => self.gather_columns(rows, memory, copy)?,
         };
         let options = RecordBatchOptions::new().with_row_count(Some(rows.len()));
         Ok(RecordBatch::try_new_with_options(self.schema.clone(), columns, &options)?)
@@ -198,7 +227,7 @@ impl RowCodec {
                 Form::Flat { levels, width } if are_flat(&rows, levels, width) => {
                     let cells: Vec<&[u8]> = rows.iter().map(|row| &row[levels..levels + width]).collect();
                     rows.iter_mut().for_each(|row| *row = &row[levels + width..]);
-                    return flat_column(shape, &cells, width, memory);
+                    return flat_column(shape, &cells, width, memory, None);
                 }
                 Form::Bytes { large } => {
                     let split: Option<Vec<(&[u8], &[u8])>> =
@@ -206,12 +235,12 @@ impl RowCodec {
                     if let Some(split) = split {
                         let cells: Vec<&[u8]> = split.iter().map(|(cell, _)| *cell).collect();
                         rows.iter_mut().zip(&split).for_each(|(row, (_, rest))| *row = rest);
-                        return bytes_column(shape, &cells, large, memory);
+                        return bytes_column(shape, &cells, large, memory, None);
                     }
                 }
                 Form::Flat { .. } | Form::Other => {}
             }
-            decode_column(shape, &mut rows, &mut room)
+            Ok(decode_column(shape, &mut rows, &mut room)?)
         })?;
         match rows.iter().position(|rest| !rest.is_empty()) {
             Some(row) => Err(RowError::TrailingBytes { row, bytes: rows[row].len() }),
@@ -223,6 +252,7 @@ impl RowCodec {
         &self,
         rows: &[(&'a RowEncoder, usize)],
         memory: &dyn Memory,
+        by: Option<&CopyValues<'_>>,
     ) -> Result<Vec<ArrayRef>, RowError> {
         let mut room = usize::try_from(MAX_SHARD_BYTES).unwrap_or(usize::MAX);
         self.each_column(|index, shape| {
@@ -232,16 +262,24 @@ impl RowCodec {
                     let cell =
                         |(of, row): &(&'a RowEncoder, usize)| Some(&of.flat(index)?[row * width..][..width]);
                     if let Some(cells) = rows.iter().map(cell).collect::<Option<Vec<&[u8]>>>() {
-                        return flat_column(shape, &cells, width, memory);
+                        return flat_column(shape, &cells, width, memory, by);
                     }
                 }
                 Form::Bytes { large } => {
                     let cells = rows.iter().map(|(of, row)| of.bytes(index, *row));
                     if let Some(cells) = cells.collect::<Option<Vec<&[u8]>>>() {
-                        return bytes_column(shape, &cells, large, memory);
+                        return bytes_column(shape, &cells, large, memory, by);
                     }
                 }
                 Form::Other => {}
+            }
+            if let Some(by) = by {
+                // They are encoded from where they lie, and are there once they were read.
+                let cells: Vec<&[u8]> = rows
+                    .iter()
+                    .map(|(of, row)| of.memory_of_value(index, *row).unwrap_or_default())
+                    .collect();
+                by(&cells, &mut vec![0; cells.iter().map(|cell| cell.len()).sum()])?;
             }
             let (mut canonical, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
             for (of, row) in rows {
@@ -251,20 +289,52 @@ impl RowCodec {
             let starts = [0].into_iter().chain(ends.iter().copied());
             let mut cells: Vec<&[u8]> =
                 starts.zip(&ends).map(|(start, end)| &canonical[start..*end]).collect();
-            decode_column(shape, &mut cells, &mut room)
+            Ok(decode_column(shape, &mut cells, &mut room)?)
         })
     }
 
     fn each_column(
         &self,
-        mut gather: impl FnMut(usize, &Shape) -> Result<ArrayRef, String>,
+        mut gather: impl FnMut(usize, &Shape) -> Result<ArrayRef, Failure>,
     ) -> Result<Vec<ArrayRef>, RowError> {
         let columns = self.columns.iter().zip(self.schema.fields()).enumerate();
         let column = |(index, (shape, field)): (usize, (&Shape, &FieldRef))| {
-            gather(index, shape)
-                .map_err(|reason| RowError::Malformed { column: field.name().clone(), reason })
+            gather(index, shape).map_err(|failure| failure.of(field.name().clone()))
         };
         columns.map(column).collect()
+    }
+}
+
+/// Why a column cannot be gathered.
+enum Failure {
+    Malformed(String),
+    Unread(io::Error),
+}
+
+impl Failure {
+    fn of(self, column: String) -> RowError {
+        match self {
+            Self::Malformed(reason) => RowError::Malformed { column, reason },
+            Self::Unread(source) => RowError::Read { column, source },
+        }
+    }
+}
+
+impl From<String> for Failure {
+    fn from(reason: String) -> Self {
+        Self::Malformed(reason)
+    }
+}
+
+impl From<&str> for Failure {
+    fn from(reason: &str) -> Self {
+        Self::Malformed(reason.to_owned())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Unread(error)
     }
 }
 
@@ -310,18 +380,20 @@ fn flat_column(
     cells: &[&[u8]],
     width: usize,
     memory: &dyn Memory,
-) -> Result<ArrayRef, String> {
+    by: Option<&CopyValues<'_>>,
+) -> Result<ArrayRef, Failure> {
     let count = cells.len();
     let len = count.checked_mul(width).ok_or("is too large for this machine")?;
     let mut lent = lend(memory, len)?;
     let out = &mut lent.as_mut_slice()[..len];
-    match width {
-        1 => copy_small::<1>(cells, out),
-        2 => copy_small::<2>(cells, out),
-        4 => copy_small::<4>(cells, out),
-        8 => copy_small::<8>(cells, out),
-        16 => copy_small::<16>(cells, out),
-        _ => copy(cells, out.chunks_exact_mut(width)),
+    match (by, width) {
+        (Some(by), _) => by(cells, out)?,
+        (None, 1) => copy_small::<1>(cells, out),
+        (None, 2) => copy_small::<2>(cells, out),
+        (None, 4) => copy_small::<4>(cells, out),
+        (None, 8) => copy_small::<8>(cells, out),
+        (None, 16) => copy_small::<16>(cells, out),
+        (None, _) => copy(cells, out.chunks_exact_mut(width)),
     }
     finish(flat_data(shape, lent.into_buffer(len), count))
 }
@@ -341,7 +413,8 @@ fn bytes_column(
     cells: &[&[u8]],
     large: bool,
     memory: &dyn Memory,
-) -> Result<ArrayRef, String> {
+    by: Option<&CopyValues<'_>>,
+) -> Result<ArrayRef, Failure> {
     let count = cells.len();
     let mut end = 0u64;
     let ends = cells.iter().map(|cell| {
@@ -353,8 +426,14 @@ fn bytes_column(
     let len = usize::try_from(end).map_err(|_| "is too large for this machine")?;
     let mut lent = lend(memory, len)?;
     let mut rest = &mut lent.as_mut_slice()[..len];
-    let places = cells.iter().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
-    copy(cells, places);
+    match by {
+        Some(by) => by(cells, rest)?,
+        None => {
+            let places =
+                cells.iter().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
+            copy(cells, places);
+        }
+    }
     let array = ArrayData::builder(shape.data_type.clone()).len(count);
     finish(array.add_buffer(offsets).add_buffer(lent.into_buffer(len)).build())
 }
@@ -365,8 +444,9 @@ fn lend(memory: &dyn Memory, len: usize) -> Result<Lent, String> {
     Ok(lent)
 }
 
-fn finish(array: Result<ArrayData, ArrowError>) -> Result<ArrayRef, String> {
-    array.map(make_array).map_err(|error| format!("does not have the expected content: {error}"))
+fn finish(array: Result<ArrayData, ArrowError>) -> Result<ArrayRef, Failure> {
+    let array = array.map_err(|error| format!("does not have the expected content: {error}"))?;
+    Ok(make_array(array))
 }
 
 /// Values that fit a register.

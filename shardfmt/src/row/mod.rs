@@ -12,6 +12,7 @@ mod plain;
 mod tests;
 
 use std::fmt;
+use std::io;
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
 use std::str::FromStr;
@@ -26,7 +27,7 @@ use crate::digest::{DigestError, from_hex, from_text, to_hex};
 use crate::keyed::KeyedHash;
 
 pub use encode::RowEncoder;
-pub use gather::{Fresh, Lent, Memory, Rows};
+pub use gather::{CopyValues, Fresh, Lent, Memory, Rows};
 use plain::Shape;
 pub use plain::{plain_batch, plain_schema};
 
@@ -293,6 +294,9 @@ pub enum RowError {
     /// The row has bytes after its last column.
     #[error("malformed row: row {row} has {bytes} bytes after its last column")]
     TrailingBytes { row: usize, bytes: usize },
+    /// The disk does not give values, or not all of them.
+    #[error("values of column {column:?} could not be read")]
+    Read { column: String, source: io::Error },
     /// Arrow refused.
     #[error("arrow refused the rows")]
     Arrow(#[from] ArrowError),

@@ -97,6 +97,24 @@ proptest! {
         let mut hashed = Vec::new();
         columns.for_each_canonical(|row| hashed.push(row.to_vec())).expect("rows are small");
         prop_assert_eq!(hashed, rows_of(&codec, &from_rows));
+        // Another way of copying values gives the same, and is given each of them: what it does not give is missed.
+        let copied = std::cell::Cell::new(0);
+        let copy = |values: &[&[u8]], out: &mut [u8]| {
+            assert_eq!(values.len(), picks.len());
+            out.copy_from_slice(&values.concat());
+            copied.set(copied.get() + out.len());
+            Ok(())
+        };
+        let from_copies = codec.gather_with(&columns, &Fresh, &copy).expect("own rows");
+        for (left, right) in from_copies.columns().iter().zip(from_columns.columns()) {
+            prop_assert!(same_buffers(&left.to_data(), &right.to_data()));
+        }
+        let memory: usize =
+            picks.iter().flat_map(|row| encoder.memory_of(*row..row + 1)).map(|bytes| bytes.len()).sum();
+        prop_assert_eq!(copied.get(), memory);
+        let fails = codec.gather_with(&columns, &Fresh, &|_, _| Err(std::io::ErrorKind::TimedOut.into()));
+        let asks = encoder.memory_of(0..0).next().is_some();
+        prop_assert_eq!(asks, matches!(fails, Err(RowError::Read { .. })));
     }
 
     #[test]

@@ -27,6 +27,7 @@ use tracing::warn;
 
 use super::super::LoadError;
 use super::super::clocks::{Clocks, On};
+use super::super::late::{LateFile, LateFiles};
 use super::bring::Bringer;
 use super::direct::{self, Direct, Own, Totals, Way};
 use super::singles::{Singles, Size, Spent, Taken, Wanted};
@@ -113,6 +114,8 @@ pub(crate) struct ShardFiles {
     used: Vec<Used>,
     /// Some shard is read row by row.
     some_by_row: bool,
+    /// Large rows are read when they are gathered.
+    reads_late: bool,
     /// Reads rows past the page cache, where this is worthwhile.
     direct: Option<Direct>,
     /// Shards that lie in the page cache are read there.
@@ -179,14 +182,12 @@ impl ShardFiles {
         let bytes: u64 = listed.iter().map(|shard| entry(shard).bytes).sum();
         let fits = bytes <= room / 5 * 4;
         let row_bytes: Vec<u64> = stored.iter().map(Stored::row_bytes).collect();
-        let largest_row = row_bytes.iter().copied().max().unwrap_or_default().max(1);
-        let horizon = if fits { 0 } else { disk::horizon(room, largest_row) };
         let by_row = |(version, _): &(u32, u32)| !fits || row_bytes[*version as usize] >= LARGE_ROW;
         let used: Vec<Used> =
             listed.iter().map(|shard| Used { by_row: by_row(shard), ..Used::default() }).collect();
         let (open, some_by_row) = (Open::none(listed.len()), used.iter().any(|used| used.by_row));
         let coming = (needed <= cache.limit().0).then(HashMap::new);
-        Ok(Self {
+        let files = Self {
             singles: Singles::new(stored.iter().map(|stored| &stored.manifest.schema))?,
             spent: Spent::none(listed.len()),
             units: vec![1; stored.len()],
@@ -194,7 +195,7 @@ impl ShardFiles {
             asked: Met::default(),
             there: Met::default(),
             room,
-            horizon,
+            horizon: 0,
             // Not the loader's own: a source that has given all rows drops its pending reads, and batches are
             // still gathered.
             bringer: Bringer { cache, runtime: runtime.handle().clone(), stop: stop.child_token() },
@@ -210,9 +211,24 @@ impl ShardFiles {
             fits,
             used,
             some_by_row,
+            reads_late: false,
             direct: None,
             leaves_resident: true,
-        })
+        };
+        Ok(files.beside(1))
+    }
+
+    /// One of this number of loaders that share the memory.
+    pub(crate) fn beside(mut self, loaders: u64) -> Self {
+        let largest_row = self.stored.iter().map(Stored::row_bytes).max().unwrap_or_default();
+        self.horizon = if self.fits { 0 } else { disk::horizon(self.room / loaders.max(1), largest_row) };
+        self
+    }
+
+    /// Has large rows of mapped files read when they are gathered: for callers that gather with [`Open::late`].
+    pub(crate) fn reading_late(mut self) -> Self {
+        self.reads_late = true;
+        self
     }
 
     /// For a reader that asks for some samples and perhaps never for others: only these are fetched.
@@ -514,6 +530,7 @@ impl ShardFiles {
             Arc::make_mut(&mut self.open.shards)[*number as usize] = None;
             let used = &mut self.used[*number as usize];
             *used = Used { by_row: used.by_row, ..Used::default() };
+            Arc::make_mut(&mut self.open.late).remove(*number);
             self.bringer.cache.release(self.entry(*number).1.id);
             if let Some(direct) = &mut self.direct {
                 direct.remove(*number);
@@ -546,6 +563,7 @@ impl ShardFiles {
         if self.some_by_row {
             let began = Instant::now();
             self.read_directly(&missing);
+            self.read_late(&missing);
             if let Some(direct) = &mut self.direct {
                 own = direct.prepare(rows.clone())?;
             }
@@ -559,7 +577,8 @@ impl ShardFiles {
             read?;
             self.clocks.add(On::Disk, began.elapsed());
         }
-        Ok(Open { shards: Arc::clone(&self.open.shards), taken: Arc::new(taken), own: Arc::new(own) })
+        let Open { shards, late, .. } = self.open.clone();
+        Ok(Open { shards, late, taken: Arc::new(taken), own: Arc::new(own) })
     }
 }
 
@@ -581,6 +600,7 @@ impl Drop for ShardFiles {
 #[derive(Clone)]
 pub(crate) struct Open {
     shards: Arc<Vec<Option<Arc<Shard>>>>,
+    late: Arc<LateFiles>,
     taken: Arc<Taken>,
     /// Rows in memory of their own.
     own: Arc<Own>,
@@ -588,7 +608,8 @@ pub(crate) struct Open {
 
 impl Open {
     fn none(of: usize) -> Self {
-        Self { shards: Arc::new(vec![None; of]), taken: Arc::default(), own: Arc::default() }
+        let shards = Arc::new(vec![None; of]);
+        Self { shards, late: Arc::default(), taken: Arc::default(), own: Arc::default() }
     }
 
     fn has(&self, shard: u32) -> bool {
@@ -604,6 +625,16 @@ impl Open {
     fn memory_of(&self, shard: u32, rows: Range<u32>) -> impl Iterator<Item = &[u8]> {
         let shard = self.shards[shard as usize].as_deref();
         shard.into_iter().flat_map(move |shard| shard.memory_of(rows.clone()))
+    }
+
+    /// Whether some rows are read when they are gathered.
+    pub(crate) fn has_late(&self) -> bool {
+        !self.late.is_empty()
+    }
+
+    /// The file that a row is read from when it is gathered, if it is read then.
+    pub(crate) fn late(&self, shard: u32, row: u32) -> Option<&Arc<LateFile>> {
+        self.late.of(shard).filter(|_| direct::place(&self.own, &(shard, row)).is_none())
     }
 
     /// Where a row lies that was made ready.
@@ -656,5 +687,7 @@ fn side_by_side<T: Sync, R: Send>(
 
 #[cfg(test)]
 mod direct_tests;
+#[cfg(test)]
+mod late_tests;
 #[cfg(test)]
 mod tests;

@@ -21,6 +21,18 @@ pub(crate) fn for_rows(room: u64, loaders: u64, batches: u64) -> u64 {
     own - own / 4
 }
 
+/// How many bytes one of a loader's `threads` that gather rows asks the disk for ahead of itself. Those of all `loaders` together
+/// are a part of `room`: what the kernel has read last is used, and the pages beside it are those of rows used before.
+pub(crate) fn ahead_of_gathering(room: u64, loaders: u64, threads: u64) -> u64 {
+    (room / AHEAD_OF_ROOM / loaders.max(1) / threads.max(1)).clamp(LEAST_AHEAD, MOST_AHEAD)
+}
+
+const AHEAD_OF_ROOM: u64 = 8;
+
+/// With less, a disk has little to do at a time; with more, it is no faster.
+const LEAST_AHEAD: u64 = 1 << 20;
+const MOST_AHEAD: u64 = 16 << 20;
+
 fn of_machine(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
@@ -102,6 +114,19 @@ mod tests {
         assert_eq!(for_rows(1000, 1, 0), 750);
         assert_eq!(for_rows(1000, 2, 100), 300);
         assert_eq!((for_rows(1000, 0, 0), for_rows(10, 1, 11)), (750, 0));
+    }
+
+    #[test]
+    fn what_all_threads_of_all_loaders_ask_for_ahead_is_a_part_of_the_room() {
+        for room in [1 << 28, 1 << 30, 1 << 34, u64::MAX] {
+            for (loaders, threads) in [(1, 1), (2, 2), (4, 2), (8, 4), (0, 0)] {
+                let ahead = ahead_of_gathering(room, loaders, threads);
+                let all = ahead * loaders * threads;
+                assert!(all <= room / 8, "{ahead} of {room} for {threads} threads of {loaders}");
+                assert!((1 << 20..=16 << 20).contains(&ahead));
+            }
+        }
+        assert_eq!(ahead_of_gathering(0, 2, 2), 1 << 20, "a disk is always asked for something");
     }
 
     #[test]

@@ -14,12 +14,13 @@ use shardd_plan::{Order, Plan, PlanDocument};
 use shardfmt::row::Rows;
 
 use super::LoadError;
+use super::late::LateFile;
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
 
 use files::{Numbers, Open, Unit};
 pub(crate) use files::{ShardFiles, Stored};
-pub(crate) use memory::{for_rows, room};
+pub(crate) use memory::{ahead_of_gathering, for_rows, room};
 pub use samples::Samples;
 
 /// The rows of one plan, or of the several of a mixture.
@@ -89,6 +90,17 @@ impl Ready for Window {
             self.open.place(shard, row)
         };
         Rows::Columns(reads.iter().map(place).collect())
+    }
+
+    fn late(&self, reads: &[SourceRead]) -> Vec<Option<Arc<LateFile>>> {
+        if !self.open.has_late() {
+            return Vec::new();
+        }
+        let late = |read: &SourceRead| {
+            let (shard, row) = self.lying.place(read);
+            self.open.late(shard, row).cloned()
+        };
+        reads.iter().map(late).collect()
     }
 }
 

@@ -13,10 +13,10 @@ use tempfile::TempDir;
 use super::*;
 
 /// A store of some shards in a directory.
-struct Directory {
-    dir: TempDir,
-    shards: Vec<FinishedShard>,
-    stored: Stored,
+pub(super) struct Directory {
+    pub(super) dir: TempDir,
+    pub(super) shards: Vec<FinishedShard>,
+    pub(super) stored: Stored,
 }
 
 /// Rows of numbers, which may be missing, bytes of one size, bytes of many sizes, and lists of numbers.
@@ -47,7 +47,7 @@ fn shard(number: usize, rows: usize, width: usize) -> FinishedShard {
     writer.finish().expect("rows")
 }
 
-fn directory(rows: &[usize], width: usize) -> Directory {
+pub(super) fn directory(rows: &[usize], width: usize) -> Directory {
     let dir = TempDir::new().expect("a temporary directory");
     let origin = Origin::open_dir(&dir.path().join("store")).expect("opens");
     let shards: Vec<FinishedShard> =
@@ -80,19 +80,19 @@ impl Directory {
     }
 
     /// Checks all shards, so that they are opened at once.
-    fn verify(&self) {
+    pub(super) fn verify(&self) {
         let files = self.files(None);
         for shard in &self.shards {
             files.bringer.verify(shard.id, &self.path(shard), true).expect("is right");
         }
     }
 
-    fn path(&self, shard: &FinishedShard) -> PathBuf {
+    pub(super) fn path(&self, shard: &FinishedShard) -> PathBuf {
         self.stored.origin.local_path(&shard.id).expect("a directory")
     }
 
     /// The rows of some epochs, each in another order, in windows.
-    fn windows(&self, seed: u8, epochs: u32, of: usize) -> Vec<(u32, Vec<(u32, u32)>)> {
+    pub(super) fn windows(&self, seed: u8, epochs: u32, of: usize) -> Vec<(u32, Vec<(u32, u32)>)> {
         let shards = (0u32..).zip(&self.shards);
         let all: Vec<(u32, u32)> =
             shards.flat_map(|(number, shard)| (0..shard.entry.rows).map(move |row| (number, row))).collect();

@@ -1,5 +1,6 @@
 //! What the disk is asked for: ahead of its use, and nothing beside it.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use shardfmt::ShardError;
@@ -8,10 +9,10 @@ use shardfmt::shard::{are_resident, populate, seem_resident, will_need};
 use super::super::super::LoadError;
 use super::super::super::clocks::On;
 use super::super::units::{Met, Rows};
-use super::ShardFiles;
+use super::{LARGE_ROW, ShardFiles};
 
 /// Of shards that the memory does not hold, at most this many bytes are read ahead of its use, nor than this
-/// part of the memory.
+/// part of the memory, which the loaders of this machine share.
 const AHEAD: u64 = 64 << 20;
 const AHEAD_OF_MEMORY: u64 = 8;
 
@@ -38,6 +39,25 @@ impl ShardFiles {
             {
                 used.is_resident = are_resident(shard.bytes());
                 used.look_again = self.window + LOOK_EVERY;
+                if used.is_resident {
+                    Arc::make_mut(&mut self.open.late).remove(*number);
+                }
+            }
+        }
+    }
+
+    /// Has large rows of mapped shards that were opened read when they are gathered.
+    pub(super) fn read_late(&mut self, opened: &[u32]) {
+        for number in opened.iter().filter(|_| self.reads_late) {
+            let row_bytes = self.stored[self.listed[*number as usize].0 as usize].row_bytes();
+            let is_direct = self.direct.as_ref().is_some_and(|direct| direct.reads(*number));
+            if let Some(shard) = &self.open.shards[*number as usize]
+                && shard.path().is_some()
+                && shard.heap_bytes() == 0
+                && row_bytes >= LARGE_ROW
+                && !is_direct
+            {
+                Arc::make_mut(&mut self.open.late).add(*number, shard, row_bytes);
             }
         }
     }
@@ -83,7 +103,10 @@ impl ShardFiles {
         let from_disk = rows.filter(|(number, _)| {
             let used = &self.used[*number as usize];
             let is_direct = || self.direct.as_ref().is_some_and(|direct| direct.reads(*number));
-            used.by_row && !used.is_resident && self.open.has(*number) && !is_direct()
+            // Alone, they are asked for when they are gathered.
+            let is_late =
+                || self.units[self.listed[*number as usize].0 as usize] == 1 && self.is_late(*number);
+            used.by_row && !used.is_resident && self.open.has(*number) && !is_direct() && !is_late()
         });
         let first = |at: (u32, u32)| {
             let unit = self.units[self.listed[at.0 as usize].0 as usize];
@@ -92,16 +115,20 @@ impl ShardFiles {
         from_disk.filter_map(first).collect()
     }
 
+    fn is_late(&self, number: u32) -> bool {
+        self.open.late.of(number).is_some()
+    }
+
     /// Has units read; does not wait for them.
     fn ask_for(&self, units: &[Rows]) {
         let memory = |(number, rows): &Rows| self.open.memory_of(*number, rows.clone());
         units.iter().flat_map(memory).for_each(will_need);
     }
 
-    /// Has units read: all are asked for before any is waited for.
+    /// Has units read: all are asked for before any is waited for. Those of rows that are read late are only asked for.
     pub(super) fn read(&self, units: &[Rows]) -> Result<(), LoadError> {
         self.ask_for(units);
-        for (number, rows) in units {
+        for (number, rows) in units.iter().filter(|(number, _)| !self.is_late(*number)) {
             let failed = |source| ShardError::Io { shard: self.entry(*number).1.id.to_string(), source };
             self.open.memory_of(*number, rows.clone()).try_for_each(populate).map_err(failed)?;
         }
