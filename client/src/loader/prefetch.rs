@@ -126,7 +126,17 @@ impl Prefetch {
         let mut ahead: VecDeque<Planned> = VecDeque::new();
         // A reader waits for the first step: it is not kept waiting for others.
         let mut length = 1;
-        while let Some(first) = ahead.pop_front().or_else(|| planned(&mut self.shares, None)) {
+        // Where others behind a step may be announced before it is prepared, it is announced, too: rows come in one order.
+        let announced = |rows: &mut dyn RowSource, step: Planned, length: usize| {
+            if length > 1 && rows.horizon() > 0 {
+                step.announce(rows);
+            }
+            step
+        };
+        while let Some(first) = ahead.pop_front().or_else(|| {
+            let first = planned(&mut self.shares, None)?;
+            Some(announced(&mut *self.rows, first, length))
+        }) {
             // A window never crosses into the next epoch, whose grains are still on their way; but for a step that does. Nor
             // does it have more rows than are read ahead.
             let (epoch, horizon) = (first.span.epoch, self.rows.horizon());
@@ -135,7 +145,10 @@ impl Prefetch {
             while window.len() < length
                 && ahead.front().is_none_or(|next| is_of(&next.span, epoch))
                 && (horizon == 0 || ahead.front().map_or(room > 0, |next| next.rows() <= room))
-                && let Some(next) = ahead.pop_front().or_else(|| planned(&mut self.shares, Some(epoch)))
+                && let Some(next) = ahead.pop_front().or_else(|| {
+                    let next = planned(&mut self.shares, Some(epoch))?;
+                    Some(announced(&mut *self.rows, next, length))
+                })
             {
                 room = room.saturating_sub(next.rows());
                 window.push(next);
@@ -146,9 +159,7 @@ impl Prefetch {
                 && rows_ahead < horizon
                 && let Some(next) = planned(&mut self.shares, within)
             {
-                for (part, reads) in next.span.parts.iter().zip(&next.reads) {
-                    self.rows.expect(part.epoch, reads);
-                }
+                next.announce(&mut *self.rows);
                 rows_ahead += next.rows();
                 ahead.push_back(next);
             }
@@ -188,6 +199,13 @@ impl Prefetch {
 }
 
 impl Planned {
+    /// Lets a source know of its rows.
+    fn announce(&self, rows: &mut dyn RowSource) {
+        for (part, reads) in self.span.parts.iter().zip(&self.reads) {
+            rows.expect(part.epoch, reads);
+        }
+    }
+
     /// How many rows this rank reads.
     fn rows(&self) -> u64 {
         self.reads.iter().flatten().map(|reads| reads.len() as u64).sum()
@@ -262,5 +280,88 @@ impl Task {
             surplus,
             delivered,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Field, Schema};
+    use proptest::prelude::*;
+    use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+    use shardfmt::VersionId;
+    use shardfmt::row::Fresh;
+
+    use super::super::LastBatch;
+    use super::*;
+
+    /// Rows that are known to be read, by epoch and position, and how many of them were prepared.
+    #[derive(Default)]
+    struct Known {
+        rows: Vec<(u32, u64)>,
+        prepared: usize,
+        horizon: u64,
+        looks_beyond: bool,
+    }
+
+    struct NoRows;
+
+    impl Ready for NoRows {
+        fn rows(&self, _: &[super::super::order::SourceRead]) -> Rows<'_> {
+            Rows::Canonical(Vec::new())
+        }
+    }
+
+    impl RowSource for Known {
+        fn prepare(&mut self, epoch: u32, window: &[&Reads]) -> Result<Arc<dyn Ready>, LoadError> {
+            for read in window.iter().copied().flatten().flatten() {
+                let row = (epoch, read.read.position);
+                match self.rows.get(self.prepared) {
+                    Some(known) => assert_eq!(*known, row, "another was announced"),
+                    None => self.rows.push(row),
+                }
+                self.prepared += 1;
+            }
+            Ok(Arc::new(NoRows))
+        }
+
+        fn horizon(&mut self) -> u64 {
+            self.horizon
+        }
+
+        fn looks_beyond_epochs(&self) -> bool {
+            self.looks_beyond
+        }
+
+        fn expect(&mut self, epoch: u32, reads: &Reads) {
+            self.rows.extend(reads.iter().flatten().map(|read| (epoch, read.read.position)));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn rows_are_prepared_in_the_order_in_which_they_were_announced(
+            samples in 8u32..300, global_batch in 1u64..20, window in 1usize..9, horizon in 0u64..200,
+            looks_beyond in any::<bool>(), last in 0usize..4,
+        ) {
+            let shape = Shape { shard_rows: vec![samples], row_bytes: 1 << 30 };
+            let options = PlanOptions { partitions: Some(4), grain_rows: Some(1), ..PlanOptions::default() };
+            let document = PlanDocument::with_defaults(VersionId::of(b"windows"), &shape, options).expect("fits");
+            let plan = Arc::new(Plan::new(document, &shape.shard_rows).expect("fits"));
+            let last_batch = [LastBatch::Short, LastBatch::Drop, LastBatch::Wrap, LastBatch::Carry][last];
+            let steps = Steps { sample_count: samples.into(), global_batch, last_batch };
+            let share = Share {
+                rank: 0, world: 1, virtual_ranks: 1, start: (0, 0), end_epoch: 3, stride: 1, window, audit: false,
+            };
+            let schema = Arc::new(Schema::new(vec![Field::new("y", DataType::Int64, false)]));
+            let rows = Box::new(Known { horizon, looks_beyond, ..Known::default() });
+            let order = Order::of_plan(plan, true);
+            let prefetch = Prefetch::new(share, order, schema, steps, None, rows, Box::new(Fresh)).expect("plain");
+            let mut given = 0;
+            prefetch.run(|task| {
+                given += usize::from(task.is_ok());
+                true
+            });
+            prop_assert_eq!(given, Spans { steps, end_epoch: 3 }.from(0, 0).count());
+        }
     }
 }

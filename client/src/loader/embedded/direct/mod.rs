@@ -5,15 +5,36 @@
 //! sweeps over all shards, whichever is faster on this disk ([`way`]), and kept until they are used. All that is kept stays
 //! within a budget, but for the rows that a reader waits for. Where the file system gives nothing past its cache, rows are
 //! read through it.
+//!
+//! # What can be had
+//!
+//! Of D bytes in an order that is random, with M bytes of memory for rows, a disk gives at most the largest of these, where it
+//! reads S bytes a second from begin to end and R in single rows:
+//!
+//! - R, by reading each row alone;
+//! - 2 M/D x S, by sweeps. A turn of a shard brings its rows of the next W bytes of the order. They are used one by one until its
+//!   next turn, so half of them are in memory on average, of all shards W/2: a pass over D gives W = 2 M. Turns of all shards
+//!   are equally far apart: memory that one shard has more than another saves fewer reads of it than it costs of the other. Nor
+//!   does it help to keep a part f of the shards for good: the rest is read (1 - f)^2 / 2 (m - f) times, m = M/D, which is least at
+//!   f = 0 for m < 1/2.
+//!
+//! No record batch can be skipped unless W is a few rows of each. The first pass gives half as much as the others, for it begins
+//! with nothing in memory: the rows of its time are read alone, of fewer and fewer shards. All this holds if the disk is what
+//! is waited for. So a part is read into huge pages, what a row costs is a copy and two entries in lists that are used in order,
+//! and threads that read parts do nothing else.
 
+mod ahead;
+mod blocks;
+mod bundles;
 mod file;
 mod probe;
 mod sweeps;
 mod way;
 mod workers;
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,11 +45,14 @@ use tracing::debug;
 
 use super::super::LoadError;
 use super::memory::{for_rows, room};
+use ahead::{Ahead, Key};
+use blocks::{HUGE, PAGE};
+use bundles::Bundle;
 use sweeps::{Pick, Sweeps, Turn};
 use way::{Data, Disk, choose};
 pub(super) use way::{Way, is_too_large};
 pub(super) use workers::Kept;
-use workers::{Done, Job, Key, Meter, Workers};
+use workers::{Done, Job, Meter, Sizes, Workers};
 
 /// Whether rows of this size are read faster past the page cache: of large ones the kernel's cache gives more, as measured
 /// (benches/README.md, "From disk").
@@ -61,7 +85,7 @@ const MEASURED: usize = 6;
 /// Parts are given to the threads while they have fewer than this to do.
 const PARTS_WAITING: u64 = 4 * PARTS_AT_ONCE;
 
-/// A row takes this much more memory than it has bytes: it is read in whole pages.
+/// A row that is read alone takes this much more memory than it has bytes: it is read in whole pages.
 const PAGES: u64 = 8 << 10;
 
 /// Nor are more rows than this read ahead by themselves.
@@ -75,7 +99,26 @@ const LOOKS_WHILE_FILLING: u64 = 16;
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Rows that were made ready for a window, by their shards and their numbers there.
-pub(super) type Own = HashMap<Key, (Arc<Kept>, u32)>;
+pub(super) type Own = HashMap<Key, (Arc<Kept>, u32), BuildHasherDefault<KeyHasher>>;
+
+/// Spreads keys, which are small numbers of our own, in a few instructions.
+#[derive(Debug, Default)]
+pub(super) struct KeyHasher(u64);
+
+impl Hasher for KeyHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32((*byte).into()));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        self.0 = self.0.rotate_left(32) ^ u64::from(number);
+    }
+
+    fn finish(&self) -> u64 {
+        let product = u128::from(self.0) * 0x9E37_79B9_7F4A_7C15;
+        product as u64 ^ (product >> 64) as u64
+    }
+}
 
 /// Where a row lies that was made ready.
 #[inline]
@@ -92,20 +135,19 @@ pub(super) struct Direct {
     /// What they took when the memory was last looked at, and how many windows ago that was.
     looked_at: (u64, u32),
     part_bytes: u64,
+    bundle: Bundle,
     workers: Workers,
     meter: Arc<Meter>,
     stop: CancellationToken,
-    /// The shards that are read so.
-    shards: HashMap<u32, Arc<Shard>>,
-    /// How many rows were announced or asked for, and how many of these were made ready.
-    known: u64,
-    ready: u64,
-    /// How many rows a reader waits for.
+    /// The shards that are read so, by their numbers.
+    shards: Vec<Option<Arc<Shard>>>,
+    /// The rows that were announced or asked for, and not made ready.
+    rows: Ahead<(Arc<Kept>, u32)>,
+    /// How many of them a reader waits for.
     waiting: u64,
     /// The horizon that was last asked for: who knows all that it asks for knows that more rows may come.
     horizon: u64,
     reading: Reading,
-    rows: HashMap<Key, Row>,
     /// Parts on their way.
     parts_coming: u64,
 }
@@ -115,11 +157,10 @@ enum Reading {
     /// The disk is being measured, or about to be: only rows that are waited for are read.
     Undecided {
         is_measuring: bool,
-        queue: VecDeque<(u32, Pick)>,
     },
-    /// The rows that were announced and not asked for yet, in their order, with the numbers of their shards.
+    /// Each by itself: those before this place were asked for.
     Rows {
-        queue: VecDeque<(u32, Pick)>,
+        next: u64,
     },
     Sweeps {
         sweeps: Sweeps,
@@ -130,22 +171,20 @@ enum Reading {
 }
 
 impl Reading {
-    /// Reading rows from the `ready`th on.
-    fn in_way(way: Way, data: &Data, ready: u64) -> Self {
+    /// Reading those rows that were not taken.
+    fn in_way<T>(way: Way, data: &Data, rows: &Ahead<T>) -> Self {
         match way {
-            Way::Rows => Self::Rows { queue: VecDeque::new() },
+            Way::Rows => Self::Rows { next: rows.taken() },
             Way::Sweeps { window } => {
-                let sweeps = Sweeps::new(data.shards as usize, window, ready);
+                let mut sweeps = Sweeps::new(data.shards as usize, window, rows.taken());
+                for seq in rows.taken()..rows.known() {
+                    let (number, row) = rows.key(seq).expect("was announced and not taken");
+                    sweeps.expect(number, Pick { seq, row });
+                }
                 Self::Sweeps { sweeps, parts: VecDeque::new() }
             }
         }
     }
-}
-
-/// A row that is wanted this number of times.
-enum Row {
-    Coming { uses: u32 },
-    Here { kept: Arc<Kept>, row: u32, uses: u32 },
 }
 
 /// What all shards have together.
@@ -167,38 +206,53 @@ impl Direct {
     ) -> Result<Self, LoadError> {
         let Totals { bytes, row_bytes, rows, shards } = totals;
         let row_bytes = row_bytes.max(1);
-        let data = Data { bytes, row_bytes, rows: rows.max(1), shards: shards.max(1) as u64 };
-        let part_bytes = PART.min(memory / PARTS_OF_MEMORY / PARTS_AT_ONCE).max(1);
+        let part_bytes = match PART.min(memory / PARTS_OF_MEMORY / PARTS_AT_ONCE) {
+            large @ HUGE.. => large / HUGE * HUGE,
+            small => small.next_multiple_of(PAGE).max(PAGE),
+        };
+        // A window has at least as many rows as the memory.
+        let of_part = u128::from(memory / row_bytes) * u128::from(part_bytes) / u128::from(bytes.max(1));
+        let bundle = Bundle::new(row_bytes, u64::try_from(of_part).unwrap_or(u64::MAX));
+        let shards = shards.max(1);
+        let data = Data {
+            bytes,
+            row_bytes,
+            kept_bytes: bundle.row_bytes(),
+            rows: rows.max(1),
+            shards: shards as u64,
+        };
         let free = FREE.min(memory / FREE_OF_MEMORY);
         let most = memory.saturating_sub(part_bytes * PARTS_AT_ONCE + free);
         let meter = Arc::new(Meter::default());
-        let reading = way.map_or_else(
-            || Reading::Undecided { is_measuring: false, queue: VecDeque::new() },
-            |way| Reading::in_way(way, &data, 0),
-        );
+        let rows = Ahead::default();
+        let reading =
+            way.map_or(Reading::Undecided { is_measuring: false }, |way| Reading::in_way(way, &data, &rows));
+        let sizes = Sizes {
+            rows_at_once: ROWS_AT_ONCE,
+            parts_at_once: PARTS_AT_ONCE as usize,
+            part_bytes,
+            bundle,
+            memory,
+            free,
+            row_bytes,
+        };
+        let workers = Workers::start(sizes, Arc::clone(&meter))?;
+        workers.limit(most);
         Ok(Self {
             data,
             most,
             budget: most,
             looked_at: (0, 0),
             part_bytes,
-            workers: Workers::start(
-                ROWS_AT_ONCE,
-                PARTS_AT_ONCE as usize,
-                row_bytes,
-                memory,
-                free,
-                Arc::clone(&meter),
-            )?,
+            bundle,
+            workers,
             meter,
             stop,
-            shards: HashMap::new(),
-            known: 0,
-            ready: 0,
+            shards: vec![None; shards],
+            rows,
             waiting: 0,
             horizon: 0,
             reading,
-            rows: HashMap::new(),
             parts_coming: 0,
         })
     }
@@ -207,13 +261,13 @@ impl Direct {
     /// memory.
     pub(super) fn add(&mut self, number: u32, shard: &Arc<Shard>) {
         if !matches!(self.reading, Reading::Impossible) {
-            self.shards.insert(number, Arc::clone(shard));
+            self.shards[number as usize] = Some(Arc::clone(shard));
         }
     }
 
     /// Reads no more rows of this shard.
     pub(super) fn remove(&mut self, number: u32) {
-        self.shards.remove(&number);
+        self.shards[number as usize] = None;
         self.workers.forget(number);
     }
 
@@ -225,15 +279,15 @@ impl Direct {
 
     /// Whether it reads rows of this shard.
     pub(super) fn reads(&self, number: u32) -> bool {
-        self.shards.contains_key(&number)
+        self.shards[number as usize].is_some()
     }
 
     /// How many rows it wants to know of beyond those that are made ready. Few at first: knowing takes a while.
     pub(super) fn horizon(&mut self) -> u64 {
         let alone = AHEAD.min(self.budget / AHEAD_OF_MEMORY) / (self.data.row_bytes + PAGES);
-        let alone = alone.clamp(1, ROWS_AHEAD);
+        let (alone, taken) = (alone.clamp(1, ROWS_AHEAD), self.rows.taken());
         self.horizon = match &self.reading {
-            Reading::Sweeps { sweeps, .. } => sweeps.horizon().min(alone.max(2 * self.ready)),
+            Reading::Sweeps { sweeps, .. } => sweeps.horizon(taken, alone.max(2 * taken)),
             _ => alone,
         };
         self.horizon
@@ -241,60 +295,77 @@ impl Direct {
 
     /// Rows that will be made ready after all that were announced before. Does not wait for them.
     pub(super) fn expect(&mut self, rows: impl Iterator<Item = Key>) {
-        for (number, row) in rows {
-            let pick = Pick { seq: self.known, row };
-            self.known += 1;
-            match &mut self.reading {
-                Reading::Undecided { queue, .. } | Reading::Rows { queue } => queue.push_back((number, pick)),
-                Reading::Sweeps { sweeps, .. } => sweeps.expect(number, pick),
-                Reading::Impossible => {}
-            }
+        for key in rows {
+            self.announce(key);
         }
-        if let Reading::Rows { .. } = self.reading {
-            self.read_ahead();
+        self.read_ahead();
+    }
+
+    fn announce(&mut self, key: Key) {
+        let seq = self.rows.announce(key);
+        if let Reading::Sweeps { sweeps, .. } = &mut self.reading {
+            sweeps.expect(key.0, Pick { seq, row: key.1 });
         }
     }
 
     /// Makes ready those of the rows that are of shards which it [reads](Self::reads); blocks until they are. Rows come in
     /// the order in which they were announced; others that were not may follow if no more were.
     pub(super) fn prepare(&mut self, rows: impl Iterator<Item = Key>) -> Result<Own, LoadError> {
-        let wanted: Vec<Key> = rows.collect();
-        self.waiting = wanted.len() as u64;
+        let start = self.rows.taken();
+        let mut end = start;
+        for key in rows {
+            if end == self.rows.known() {
+                self.announce(key);
+            }
+            debug_assert_eq!(self.rows.key(end), Some(key), "row {end} was announced as another");
+            end += 1;
+        }
+        self.waiting = end - start;
         self.looked_at.1 += 1;
-        self.known = self.known.max(self.ready + self.waiting);
         self.measure();
-        let (mut at, mut done) = (0, self.workers.take_done());
+        let (mut at, mut done) = (start, self.workers.take_done());
         loop {
             for done in done {
                 self.receive(done)?;
             }
             self.read_ahead();
-            let is_here = |(number, row): &Key| {
-                !self.reads(*number) || matches!(self.rows.get(&(*number, *row)), Some(Row::Here { .. }))
-            };
-            at += wanted[at..].iter().take_while(|key| is_here(key)).count();
-            let Some(first) = wanted.get(at) else { break };
-            if !self.rows.contains_key(first) && !self.comes_with_sweeps(*first) {
-                self.read_alone(&wanted[at..]);
+            while at < end && self.is_ready(at) {
+                at += 1;
+            }
+            if at == end {
+                break;
+            }
+            if !self.rows.is_asked_for(at) && !self.comes_with_sweeps(at) {
+                self.read_alone(at..end);
             }
             if self.stop.is_cancelled() {
                 return Err(LoadError::Stopped);
             }
             done = self.workers.await_done(LOOK);
         }
-        self.ready += std::mem::take(&mut self.waiting);
-        let mut own = Own::with_capacity(wanted.len());
-        for key in wanted {
-            self.take(key, &mut own);
-        }
+        self.waiting = 0;
+        let taken = self.rows.take(end - start);
+        let mut own = Own::with_capacity_and_hasher((end - start) as usize, BuildHasherDefault::default());
+        own.extend(taken.filter_map(|(key, place)| Some((key, place?))));
         Ok(own)
     }
 
+    /// The place behind the rows that were taken, or are waited for.
+    fn asked_for(&self) -> u64 {
+        self.rows.taken() + self.waiting
+    }
+
+    /// Whether a row is here, or not to be read.
+    fn is_ready(&self, seq: u64) -> bool {
+        self.rows.is_here(seq) || self.rows.key(seq).is_none_or(|(number, _)| !self.reads(number))
+    }
+
     /// Whether a turn will pick the row, and turns are so far and under way that it will soon.
-    fn comes_with_sweeps(&self, (number, row): Key) -> bool {
-        let Reading::Sweeps { sweeps, .. } = &self.reading else { return false };
-        let asked_for = self.ready + self.waiting;
-        sweeps.are_round() && self.parts_coming > 0 && sweeps.is_pending(number, row, asked_for)
+    fn comes_with_sweeps(&self, seq: u64) -> bool {
+        let (Reading::Sweeps { sweeps, .. }, Some((number, _))) = (&self.reading, self.rows.key(seq)) else {
+            return false;
+        };
+        sweeps.are_round() && self.parts_coming > 0 && sweeps.is_pending(number, seq)
     }
 
     /// Whether there is memory for this many bytes more.
@@ -304,34 +375,17 @@ impl Direct {
             // What is kept is not in the room.
             self.budget = self.most.min(bytes.saturating_add(for_rows(room(), 1, 0)));
             self.looked_at = (bytes, 0);
+            self.workers.limit(self.budget);
         }
         bytes + more <= self.budget
-    }
-
-    /// Moves a row to those that are ready, and forgets it if it is not wanted again.
-    fn take(&mut self, key: Key, own: &mut Own) {
-        let Entry::Occupied(mut entry) = self.rows.entry(key) else { return };
-        if let Row::Here { kept, row, uses } = entry.get_mut() {
-            own.entry(key).or_insert_with(|| (Arc::clone(kept), *row));
-            *uses -= 1;
-            if *uses == 0 {
-                entry.remove();
-            }
-        }
     }
 
     fn receive(&mut self, done: Done) -> Result<(), LoadError> {
         match done {
             Done::Failed(error) => return Err(error),
-            Done::Rows { rows, reserved, is_part } => {
-                self.meter.take(reserved);
+            Done::Rows { rows, is_part } => {
                 self.parts_coming -= u64::from(is_part);
-                for (key, kept, row) in rows {
-                    if let Some(place @ Row::Coming { .. }) = self.rows.get_mut(&key) {
-                        let Row::Coming { uses } = *place else { unreachable!("matched above") };
-                        *place = Row::Here { kept, row, uses };
-                    }
-                }
+                rows.into_iter().for_each(|(seq, kept, row)| self.rows.came(seq, (kept, row)));
             }
             Done::Probed(disk) => self.decide(disk),
         }
@@ -341,73 +395,41 @@ impl Direct {
     fn decide(&mut self, disk: Option<Disk>) {
         let way = disk.map(|disk| choose(&self.data, self.budget, &disk));
         debug!(?disk, ?way, "the disk was measured past the page cache");
-        let decided = way.map_or(Reading::Impossible, |way| Reading::in_way(way, &self.data, self.ready));
-        let before = std::mem::replace(&mut self.reading, decided);
-        match (before, &mut self.reading) {
-            (Reading::Undecided { queue: before, .. }, Reading::Rows { queue }) => *queue = before,
-            (Reading::Undecided { queue: before, .. }, Reading::Sweeps { sweeps, .. }) => {
-                before.into_iter().for_each(|(number, pick)| sweeps.expect(number, pick));
-            }
-            (_, Reading::Impossible) => {
-                self.shards.clear();
-                self.rows.clear();
-            }
-            _ => {}
+        self.reading = way.map_or(Reading::Impossible, |way| Reading::in_way(way, &self.data, &self.rows));
+        if let Reading::Impossible = self.reading {
+            self.shards.fill(None);
+            self.rows.forget();
         }
     }
 
     /// Has the disk measured, once there are shards to do so with.
     fn measure(&mut self) {
-        let Reading::Undecided { is_measuring, queue } = &mut self.reading else { return };
-        while queue.front().is_some_and(|(_, pick)| pick.seq < self.ready) {
-            queue.pop_front();
-        }
-        if !*is_measuring && !self.shards.is_empty() {
+        let Reading::Undecided { is_measuring } = &mut self.reading else { return };
+        let there: Vec<&Arc<Shard>> = self.shards.iter().flatten().collect();
+        if !*is_measuring && !there.is_empty() {
             *is_measuring = true;
-            let mut numbers: Vec<&u32> = self.shards.keys().collect();
-            numbers.sort_unstable();
-            let step = numbers.len().div_ceil(MEASURED);
-            let shards = numbers.iter().step_by(step).map(|number| Arc::clone(&self.shards[number]));
-            let probe = Job::Probe { shards: shards.collect(), row_bytes: self.data.row_bytes };
-            self.workers.give([probe]);
+            let shards = there.iter().step_by(there.len().div_ceil(MEASURED));
+            let shards = shards.map(|shard| Arc::clone(shard)).collect();
+            self.workers.give([Job::Probe { shards, data: self.data, memory: self.budget }]);
         }
     }
 
     /// Asks for those of the rows that are not on their way, whatever memory there is: a reader waits.
-    fn read_alone(&mut self, rows: &[Key]) {
-        let mut jobs = Vec::new();
-        for key in rows {
-            if !self.rows.contains_key(key) {
-                jobs.extend(self.row(*key));
-            }
-        }
+    fn read_alone(&mut self, rows: Range<u64>) {
+        let jobs: Vec<Job> = rows.filter_map(|seq| self.row(seq)).collect();
         self.workers.give(jobs);
     }
 
     /// The reading of a row, if it is not on its way already.
-    fn row(&mut self, key: Key) -> Option<Job> {
-        let shard = Arc::clone(self.shards.get(&key.0)?);
-        if !self.want(key) {
+    fn row(&mut self, seq: u64) -> Option<Job> {
+        let (number, row) = self.rows.key(seq)?;
+        let shard = Arc::clone(self.shards[number as usize].as_ref()?);
+        if !self.rows.ask(seq) {
             return None;
         }
         let reserved = self.data.row_bytes + PAGES;
         self.meter.add(reserved);
-        Some(Job::Row { number: key.0, row: key.1, shard, reserved })
-    }
-
-    /// Counts a use of a row; whether it has to be read for it.
-    fn want(&mut self, key: Key) -> bool {
-        match self.rows.entry(key) {
-            Entry::Vacant(entry) => {
-                entry.insert(Row::Coming { uses: 1 });
-                true
-            }
-            Entry::Occupied(mut entry) => {
-                let (Row::Coming { uses } | Row::Here { uses, .. }) = entry.get_mut();
-                *uses += 1;
-                false
-            }
-        }
+        Some(Job::Row { number, pick: Pick { seq, row }, shard, reserved })
     }
 
     /// Gives the threads what they may read ahead.
@@ -416,9 +438,9 @@ impl Direct {
         match &self.reading {
             Reading::Rows { .. } => {
                 while self.has_room(1)
-                    && let Some((number, pick)) = self.next_alone()
+                    && let Some(seq) = self.next_alone()
                 {
-                    jobs.extend(self.row((number, pick.row)));
+                    jobs.extend(self.row(seq));
                 }
             }
             Reading::Sweeps { .. } => {
@@ -435,12 +457,12 @@ impl Direct {
     }
 
     /// The next of the rows that are read by themselves which is neither ready nor waited for.
-    fn next_alone(&mut self) -> Option<(u32, Pick)> {
-        let Reading::Rows { queue } = &mut self.reading else { return None };
-        while queue.front().is_some_and(|(_, pick)| pick.seq < self.ready + self.waiting) {
-            queue.pop_front();
-        }
-        queue.pop_front()
+    fn next_alone(&mut self) -> Option<u64> {
+        let (asked_for, known) = (self.asked_for(), self.rows.known());
+        let Reading::Rows { next } = &mut self.reading else { return None };
+        let seq = asked_for.max(*next);
+        *next = (seq + 1).min(known);
+        (seq < known).then_some(seq)
     }
 
     /// The next part of a sweep, if there is room for what it picks.
@@ -451,23 +473,21 @@ impl Direct {
                 return Some(part);
             }
             // Who plans has announced as many rows as it was asked for, if there are as many.
-            let asked_for = self.ready + self.waiting;
-            let all = self.known - asked_for < self.horizon;
-            let count = sweeps.next_count(self.ready, self.known, all)?;
-            let reserved = count as u64 * self.data.row_bytes;
+            let (read, known) = (self.rows.taken(), self.rows.known());
+            let all = known - (read + self.waiting) < self.horizon;
+            let count = sweeps.next_count(read, known, all)?;
+            let parts = self.data.bytes.div_ceil(self.data.shards).div_ceil(self.part_bytes);
+            let reserved = self.bundle.bytes_of(count as u64, parts);
             if count > 0 && !self.has_room(reserved) {
                 return None;
             }
             let Reading::Sweeps { sweeps, .. } = &mut self.reading else { return None };
-            let Turn { shard, mut picks } = sweeps.next(count);
+            let Turn { shard, mut picks } = sweeps.next(read, count);
             // Of one that is not checked yet, rows are read when they are used.
-            let Some(of) = self.shards.get(&shard).map(Arc::clone) else { continue };
-            picks.retain(|pick| {
-                // What a reader waits for may have been asked for alone.
-                let key = (shard, pick.row);
-                !(pick.seq < asked_for && self.rows.contains_key(&key)) && self.want(key)
-            });
-            let jobs = self.parts_of(shard, &of, picks);
+            let Some(of) = self.shards[shard as usize].as_ref().map(Arc::clone) else { continue };
+            // What a reader waits for may have been asked for alone.
+            picks.retain(|pick| self.rows.ask(pick.seq));
+            let jobs = self.parts_of(shard, &of, &picks);
             if let Reading::Sweeps { parts, .. } = &mut self.reading {
                 parts.extend(jobs);
             }
@@ -475,33 +495,36 @@ impl Direct {
     }
 
     /// The reading of some rows of a shard, in parts that follow each other in its file.
-    fn parts_of(&self, number: u32, shard: &Arc<Shard>, picks: Vec<Pick>) -> Vec<Job> {
+    fn parts_of(&self, number: u32, shard: &Arc<Shard>, picks: &[Pick]) -> Vec<Job> {
         let stored: Vec<_> = shard.stored().collect();
-        let mut picked: Vec<Vec<Pick>> = vec![Vec::new(); stored.len()];
+        let batch_of = |pick: &Pick| stored.partition_point(|batch| batch.rows.end <= pick.row);
+        let mut picked = vec![0u32; stored.len()];
+        picks.iter().for_each(|pick| picked[batch_of(pick)] += 1);
+        let mut parts: Vec<Range<usize>> = Vec::new();
+        for (index, _) in picked.iter().enumerate().filter(|(_, picked)| **picked > 0) {
+            match parts.last_mut() {
+                // Reads are of whole pages.
+                Some(part)
+                    if part.end == index
+                        && stored[index].bytes.end - stored[part.start].bytes.start + 2 * PAGE
+                            <= self.part_bytes =>
+                {
+                    part.end = index + 1;
+                }
+                _ => parts.push(index..index + 1),
+            }
+        }
+        let mut of_parts: Vec<Vec<Pick>> = vec![Vec::new(); parts.len()];
         for pick in picks {
-            picked[stored.partition_point(|batch| batch.rows.end <= pick.row)].push(pick);
+            let batch = batch_of(pick);
+            of_parts[parts.partition_point(|part| part.end <= batch)].push(*pick);
         }
-        let mut jobs = Vec::new();
-        let mut index = 0;
-        while index < stored.len() {
-            let (first, mut picks) = (index, Vec::new());
-            while index < stored.len()
-                && !picked[index].is_empty()
-                && (first == index || stored[index].bytes.end - stored[first].bytes.start <= self.part_bytes)
-            {
-                picks.append(&mut picked[index]);
-                index += 1;
-            }
-            if picks.is_empty() {
-                index += 1; // a record batch of which nothing is wanted
-                continue;
-            }
-            picks.sort_unstable_by_key(|pick| pick.seq);
-            let reserved = picks.len() as u64 * self.data.row_bytes;
+        let job = |(part, picks): (Range<usize>, Vec<Pick>)| {
+            let reserved = self.bundle.bytes_of(picks.len() as u64, 1);
             self.meter.add(reserved);
-            let (shard, batches) = (Arc::clone(shard), stored[first..index].to_vec());
-            jobs.push(Job::Part { number, shard, first, batches, picks, reserved });
-        }
-        jobs
+            let (shard, first, batches) = (Arc::clone(shard), part.start, stored[part].to_vec());
+            Job::Part { number, shard, first, batches, picks, reserved }
+        };
+        parts.into_iter().zip(of_parts).map(job).collect()
     }
 }

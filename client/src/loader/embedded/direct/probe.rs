@@ -3,16 +3,16 @@
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::blocks::{Blocks, PAGE};
 use super::file::DirectFile;
 use super::sweeps::stride;
 use super::way::Disk;
-use crate::loader::pool::Pool;
 
-/// How often each is measured. The best counts: others may use the disk and the processors just then.
-const ROUNDS: usize = 2;
+/// How often each is measured at most. The best counts: others may use the disk and the processors just then.
+const ROUNDS: usize = 3;
 
 /// Each measurement ends after this time, whatever was read by then.
-const LONGEST: Duration = Duration::from_millis(60);
+const LONGEST: Duration = Duration::from_millis(40);
 
 /// How much is read one after the other at most, in which pieces, and how many at once.
 const SEQUENTIAL: u64 = 48 << 20;
@@ -23,8 +23,13 @@ const PIECES_AT_ONCE: usize = 3;
 const ROWS: u64 = 2048;
 
 /// What the disk that has these files gives, with `at_once` rows asked for at a time; `None` if it cannot be measured: there
-/// are too few bytes, or they cannot be read.
-pub(super) fn measure(files: &[DirectFile], row_bytes: u64, at_once: usize) -> Option<Disk> {
+/// are too few bytes, or they cannot be read. It is measured again unless that is enough.
+pub(super) fn measure(
+    files: &[DirectFile],
+    row_bytes: u64,
+    at_once: usize,
+    is_enough: impl Fn(&Disk) -> bool,
+) -> Option<Disk> {
     let sizes: Vec<u64> = files.iter().map(|file| file.bytes().ok()).collect::<Option<_>>()?;
     let rows: u64 = sizes.iter().map(|size| size / row_bytes).sum();
     if rows == 0 {
@@ -35,13 +40,20 @@ pub(super) fn measure(files: &[DirectFile], row_bytes: u64, at_once: usize) -> O
     let scattered: Vec<_> =
         (0..rows.min(ROWS)).filter_map(|turn| place(&sizes, row_bytes, turn * stride % rows)).collect();
     let pieces: Vec<_> = (0..SEQUENTIAL / PIECE).map_while(|piece| place(&sizes, PIECE, piece)).collect();
-    let (mut random, mut sequential) = (0f64, 0f64);
+    let blocks = |bytes: u64, at_once: usize| Blocks::new(bytes, u64::MAX, bytes * at_once as u64);
+    let of_rows = blocks((row_bytes + 2 * PAGE).next_multiple_of(PAGE), at_once);
+    let of_pieces = blocks(PIECE, PIECES_AT_ONCE);
+    let mut best = Disk { sequential: 0.0, random: 0.0 };
     for _ in 0..ROUNDS {
-        random = random.max(rate(files, &scattered, row_bytes, at_once)?);
+        let random = rate(files, &scattered, row_bytes, at_once, &of_rows)?;
         // Of small files all is one piece, and at least as fast as rows.
-        sequential = sequential.max(rate(files, &pieces, PIECE, PIECES_AT_ONCE).unwrap_or(random));
+        let sequential = rate(files, &pieces, PIECE, PIECES_AT_ONCE, &of_pieces).unwrap_or(random);
+        best = Disk { sequential: best.sequential.max(sequential), random: best.random.max(random) };
+        if is_enough(&best) {
+            break;
+        }
     }
-    Some(Disk { sequential, random })
+    Some(best)
 }
 
 /// The file and the first byte of a piece, of those that lie one behind the other in files of these sizes.
@@ -56,16 +68,22 @@ fn place(sizes: &[u64], bytes: u64, mut number: u64) -> Option<(usize, u64)> {
 }
 
 /// Bytes a second, of pieces read by some threads.
-fn rate(files: &[DirectFile], places: &[(usize, u64)], bytes: u64, at_once: usize) -> Option<f64> {
-    let (next, done, pool, began) =
-        (AtomicUsize::new(0), AtomicU64::new(0), Pool::new(at_once), Instant::now());
+fn rate(
+    files: &[DirectFile],
+    places: &[(usize, u64)],
+    bytes: u64,
+    at_once: usize,
+    memory: &Blocks,
+) -> Option<f64> {
+    let (next, done, began) = (AtomicUsize::new(0), AtomicU64::new(0), Instant::now());
+    let read = |file: usize, at: u64| files[file].read(at..at + bytes, &memory.take()?);
     std::thread::scope(|scope| {
         for _ in 0..at_once.min(places.len()) {
             // One thread fewer measures a little less.
             let _ = std::thread::Builder::new().name("shardd-probe".into()).spawn_scoped(scope, || {
                 while began.elapsed() < LONGEST
                     && let Some((file, at)) = places.get(next.fetch_add(1, Relaxed))
-                    && files[*file].read(*at..at + bytes, &pool).is_ok()
+                    && read(*file, *at).is_ok()
                 {
                     done.fetch_add(bytes, Relaxed);
                 }

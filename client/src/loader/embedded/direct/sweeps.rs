@@ -25,12 +25,12 @@ pub(super) struct Turn {
 #[derive(Debug)]
 pub(super) struct Sweeps {
     window: u64,
-    /// Where the first window begins.
-    start: u64,
     /// How many turns there were.
     turns: u64,
     /// From the shard of a turn to that of the next. Neighbours may be read by one rank, which would have all turns at once.
     stride: u64,
+    /// Of each shard the row before which its last turn picked; that of the next turn first, so they ascend.
+    ends: VecDeque<u64>,
     /// Of each shard the rows known of that no turn has picked, in the order in which they are read.
     pending: Vec<VecDeque<Pick>>,
 }
@@ -38,19 +38,20 @@ pub(super) struct Sweeps {
 impl Sweeps {
     /// Of this many shards, at least 1, and windows of at least one row, for the rows from `start` on.
     pub(super) fn new(shards: usize, window: u64, start: u64) -> Self {
-        let window = window.max(1);
         Self {
-            window,
-            start,
+            window: window.max(1),
             turns: 0,
             stride: stride(shards as u64),
+            ends: VecDeque::from(vec![start; shards]),
             pending: vec![VecDeque::new(); shards],
         }
     }
 
-    /// How many rows have to be known of ahead of those that were read.
-    pub(super) fn horizon(&self) -> u64 {
-        self.window + self.window / 4 + self.window / self.pending.len() as u64
+    /// How many rows beyond those before `read` have to be known of for the next turn, and for some more that pick up to `ahead`
+    /// rows further on.
+    pub(super) fn horizon(&self, read: u64, ahead: u64) -> u64 {
+        let for_next = self.next_end(read).saturating_sub(read);
+        for_next.saturating_add(ahead.min(self.window / 4)).saturating_add(self.between())
     }
 
     /// A row will be read, after all that were announced before.
@@ -58,10 +59,10 @@ impl Sweeps {
         self.pending[shard as usize].push_back(pick);
     }
 
-    /// Whether a turn will pick this row for a place before `end`.
-    pub(super) fn is_pending(&self, shard: u32, row: u32, end: u64) -> bool {
-        let mut before = self.pending[shard as usize].iter().take_while(|pick| pick.seq < end);
-        before.any(|pick| pick.row == row)
+    /// Whether a turn will pick the row at this place, which is one of this shard.
+    pub(super) fn is_pending(&self, shard: u32, seq: u64) -> bool {
+        let pending = &self.pending[shard as usize];
+        pending.get(pending.partition_point(|pick| pick.seq < seq)).is_some_and(|pick| pick.seq == seq)
     }
 
     /// Whether each shard has had a turn.
@@ -73,7 +74,7 @@ impl Sweeps {
     /// were announced, and these are `all` that come if that is so.
     pub(super) fn next_count(&mut self, read: u64, known: u64, all: bool) -> Option<usize> {
         let shard = self.next_shard();
-        let end = self.end_of(self.turns);
+        let end = self.next_end(read);
         if end > known && !all {
             return None;
         }
@@ -89,9 +90,11 @@ impl Sweeps {
     }
 
     /// That turn, which picks as many rows.
-    pub(super) fn next(&mut self, count: usize) -> Turn {
-        let shard = self.next_shard();
+    pub(super) fn next(&mut self, read: u64, count: usize) -> Turn {
+        let (shard, end) = (self.next_shard(), self.next_end(read));
         self.turns += 1;
+        self.ends.pop_front();
+        self.ends.push_back(end);
         Turn { shard: shard as u32, picks: self.pending[shard].drain(..count).collect() }
     }
 
@@ -100,11 +103,22 @@ impl Sweeps {
         (self.turns % shards * self.stride % shards) as usize
     }
 
-    /// The row before which a turn picks.
-    fn end_of(&self, turn: u64) -> u64 {
-        let (turns, shards) = (u128::from(turn + 1), self.pending.len() as u128);
-        let rows = turns * u128::from(self.window) / shards;
-        self.start.saturating_add(u64::try_from(rows).unwrap_or(u64::MAX))
+    /// The row before which the next turn picks. Turns follow each other at even distances, which keeps the fewest rows; of a
+    /// reader who is further on than they bring rows, the last turn that it waits for has all its window before it.
+    fn next_end(&self, read: u64) -> u64 {
+        let waited_for = self.ends.partition_point(|end| *end <= read) as u64;
+        let behind = waited_for.saturating_sub(1).saturating_mul(self.between());
+        let last = self.ends.back().expect("there is a shard");
+        let regular = last.saturating_add(self.between());
+        match waited_for {
+            0 => regular,
+            _ => regular.max(read.saturating_add(self.window.saturating_sub(behind))),
+        }
+    }
+
+    /// How many rows lie between the ends of two turns.
+    fn between(&self) -> u64 {
+        self.window.div_ceil(self.pending.len() as u64)
     }
 }
 
@@ -129,37 +143,41 @@ mod tests {
 
     proptest! {
         /// A reader who takes rows in order finds each, having kept about half a window, and every circle of turns gives a
-        /// window of rows.
+        /// window of rows; also if it reads some by itself now and then.
         #[test]
         fn each_row_is_picked_once_in_time_and_half_a_window_is_kept(
             shards in 2usize..40, window in 400u64..3000, seed in any::<u64>(),
+            ahead in any::<u64>(), alone in prop::collection::vec((any::<prop::sample::Index>(), 1u64..3000), 0..4),
         ) {
             let all = 4 * window;
             let shard_of = |seq: u64| (seq ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23) % shards as u64;
+            let by_itself: Vec<_> = alone.iter().map(|(at, count)| (at.index(all as usize) as u64, *count)).collect();
             let mut sweeps = Sweeps::new(shards, window, 0);
             let (mut known, mut turns, mut most) = (0, 0u64, 0u64);
-            let mut kept = std::collections::BTreeSet::new();
+            let (mut kept, mut picked) = (std::collections::BTreeSet::new(), std::collections::BTreeSet::new());
             for read in 0..all {
-                while known < all.min(read + sweeps.horizon()) {
-                    sweeps.expect(shard_of(known) as u32, Pick { seq: known, row: known as u32 });
-                    known += 1;
-                }
-                while !kept.contains(&read) {
+                let is_read_alone = by_itself.iter().any(|(at, count)| (*at..at + count).contains(&read));
+                while !is_read_alone && !kept.contains(&read) {
+                    while known < all.min(read + sweeps.horizon(read, ahead)) {
+                        sweeps.expect(shard_of(known) as u32, Pick { seq: known, row: known as u32 });
+                        known += 1;
+                    }
                     let count = sweeps.next_count(read, known, known == all).expect("a turn finds it");
-                    let turn = sweeps.next(count);
+                    let turn = sweeps.next(read, count);
                     turns += 1;
                     prop_assert!(turn.picks.windows(2).all(|two| two[0].seq < two[1].seq));
                     for pick in turn.picks {
                         prop_assert_eq!(shard_of(pick.seq), u64::from(turn.shard));
-                        prop_assert!(kept.insert(pick.seq), "once");
+                        prop_assert!(picked.insert(pick.seq) && kept.insert(pick.seq), "once");
                     }
                 }
                 most = most.max(kept.len() as u64);
                 kept.remove(&read);
             }
             prop_assert!(kept.is_empty());
-            prop_assert!(most <= window * 3 / 4 + window / shards as u64, "{} of {}", most, window);
-            prop_assert!(turns <= 5 * shards as u64 + 1, "{} turns", turns);
+            prop_assert!(most <= window * 5 / 8 + 2 * window / shards as u64, "{} of {}", most, window);
+            let most_turns = (5 + by_itself.len() as u64) * shards as u64 + 1;
+            prop_assert!(turns <= most_turns, "{} turns", turns);
         }
     }
 
@@ -176,15 +194,18 @@ mod tests {
     fn rows_that_were_read_meanwhile_are_not_picked_and_the_end_is_reached() {
         let mut sweeps = Sweeps::new(2, 8, 0);
         (0..4).for_each(|seq| sweeps.expect(0, Pick { seq, row: 9 }));
-        assert_eq!(sweeps.next_count(2, 4, false), Some(2), "before 4, not before 2");
-        assert_eq!(sweeps.next(2).picks.len(), 2);
+        assert_eq!(sweeps.next_count(2, 5, false), None, "more rows may come before 6");
+        assert_eq!(sweeps.next_count(2, 6, false), Some(2), "not before 2");
+        assert_eq!(sweeps.next(2, 2).picks.len(), 2);
         assert!(!sweeps.are_round());
-        assert!(!sweeps.is_pending(0, 9, 9), "picked, or read");
+        assert!(!sweeps.is_pending(0, 3), "picked, or read");
         sweeps.expect(1, Pick { seq: 6, row: 3 });
-        assert!(sweeps.is_pending(1, 3, 7) && !sweeps.is_pending(1, 3, 6) && !sweeps.is_pending(1, 9, 7));
-        assert_eq!(sweeps.next_count(7, 8, false), Some(0), "read meanwhile");
-        sweeps.next(0);
-        assert_eq!(sweeps.next_count(7, 8, false), None, "more rows may come before 12");
+        assert!(sweeps.is_pending(1, 6) && !sweeps.is_pending(1, 5) && !sweeps.is_pending(0, 6));
+        assert_eq!(sweeps.next_count(5, 13, false), Some(1), "before 13");
+        assert_eq!(sweeps.next_count(7, 15, false), Some(0), "read meanwhile");
+        sweeps.next(7, 0);
+        assert!(sweeps.are_round());
+        assert_eq!(sweeps.next_count(7, 8, false), None, "more rows may come");
         assert_eq!(sweeps.next_count(7, 8, true), None, "there are no more");
     }
 }

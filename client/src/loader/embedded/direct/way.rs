@@ -1,5 +1,7 @@
 //! Which way of reading is fastest where the memory does not hold the data. Pure: figures in, a decision out.
 
+use super::bundles::BUNDLES;
+
 /// What is read.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Data {
@@ -7,6 +9,8 @@ pub(super) struct Data {
     pub(super) bytes: u64,
     /// Of a row on average, at least 1.
     pub(super) row_bytes: u64,
+    /// What a row takes that is kept, at least 1.
+    pub(super) kept_bytes: u64,
     /// At least 1.
     pub(super) rows: u64,
     /// At least 1.
@@ -54,13 +58,25 @@ pub(super) fn choose(data: &Data, memory: u64, disk: &Disk) -> Way {
     }
 }
 
-/// How many rows ahead a sweep may keep, for what is kept to fit into `memory`. A shard that has had its turn just now holds
-/// its rows of all the window, one that is next has given them away, so half a window is kept on average, and of each shard
-/// a turn's rows beside. A part is spare: orders are not even, and rows go in bundles.
-pub(super) fn window(data: &Data, memory: u64) -> u64 {
-    let kept = (data.row_bytes + data.row_bytes / data.shards) / 2;
-    (memory / (kept + kept / 4 + KNOWN).max(1)).clamp(1, data.rows)
+/// Whether a measurement leaves no doubt about the faster way, even if it is off by a half.
+pub(super) fn is_clear(data: &Data, memory: u64, disk: &Disk) -> bool {
+    let off = |sequential: f64, random: f64| {
+        choose(data, memory, &Disk { sequential: sequential * disk.sequential, random: random * disk.random })
+    };
+    off(0.5, 1.0) == off(1.0, 0.5)
 }
+
+/// How many rows ahead a sweep may keep, for what is kept to fit into `memory`. A shard that has had its turn just now holds
+/// its rows of all the window, one that is next has given them away, so half a window is kept on average, and of two turns the
+/// rows that are read ahead. A part is spare: for bundles of which some rows were used, and since orders are not even.
+pub(super) fn window(data: &Data, memory: u64) -> u64 {
+    let half = data.kept_bytes.div_ceil(2);
+    let kept = half + half / BUNDLES + 2 * data.kept_bytes / data.shards + half / SPARE;
+    (memory / (kept + KNOWN)).clamp(1, data.rows)
+}
+
+/// This part of the memory for kept rows is spare.
+const SPARE: u64 = 32;
 
 /// Bytes of rows a second: a cycle over all shards gives a window.
 fn sweep_rate(data: &Data, window: u64, disk: &Disk) -> f64 {
@@ -76,7 +92,13 @@ mod tests {
     const GB: u64 = 1 << 30;
 
     fn data(row_bytes: u64) -> Data {
-        Data { bytes: GB, row_bytes, rows: GB / row_bytes, shards: 64 }
+        Data {
+            bytes: GB,
+            row_bytes,
+            kept_bytes: row_bytes + row_bytes / 50,
+            rows: GB / row_bytes,
+            shards: 64,
+        }
     }
 
     #[test]
@@ -97,10 +119,17 @@ mod tests {
             row_bytes in 1u64..1 << 24, rows in 1u64..1 << 30, shards in 1u64..1 << 16, memory in 0u64..1 << 38,
             sequential in 1e6..1e10, random in 1e4..1e10,
         ) {
-            let data = Data { bytes: row_bytes * rows, row_bytes, rows, shards };
+            let data = Data { bytes: row_bytes * rows, row_bytes, kept_bytes: row_bytes, rows, shards };
             let disk = Disk { sequential, random };
             let all = window(&data, memory);
             prop_assert!(all == 1 || u128::from(all) * u128::from(row_bytes) / 2 <= u128::from(memory));
+            if is_clear(&data, memory, &disk) {
+                let slower = Disk { sequential: sequential * 0.6, random };
+                let faster = Disk { sequential, random: random * 0.6 };
+                for disk in [slower, faster] {
+                    prop_assert_eq!(choose(&data, memory, &disk), choose(&data, memory, &Disk { sequential, random }));
+                }
+            }
             match choose(&data, memory, &disk) {
                 Way::Sweeps { window } => {
                     prop_assert_eq!(window, all);

@@ -10,30 +10,21 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow::buffer::Buffer;
-use shardfmt::row::{RowEncoder, Rows};
+use shardfmt::row::{Memory, RowEncoder, Rows};
 use shardfmt::shard::{StoredBatch, populate, will_need};
 use shardfmt::{Shard, ShardError};
 
 use super::super::super::pool::Pool;
 use super::super::super::{LoadError, spawn};
+use super::blocks::Blocks;
+use super::bundles::Bundle;
 use super::file::DirectFile;
 use super::probe;
 use super::sweeps::Pick;
-use super::way::Disk;
-
-/// A row by its shard's number and its own there.
-pub(super) type Key = (u32, u32);
+use super::way::{Data, Disk, is_clear};
 
 /// How many files are open at most.
 const OPEN_FILES: usize = 256;
-
-/// Rows picked from a part of a shard are kept in about this number of bundles, by the time of their use, so that most of their
-/// memory is free again soon; but a bundle is no smaller than this part of all memory, since the kernel limits the maps of a process.
-const BUNDLES: u64 = 8;
-const BUNDLES_OF_MEMORY: u64 = 4096;
-
-/// Memory of dropped bundles that is kept for the next.
-const FREE_BUNDLES: usize = 16;
 
 /// Of dropped rows, these numbers at least and at most.
 const FEWEST_FREE: u64 = 4;
@@ -81,7 +72,7 @@ impl Drop for Kept {
 /// Work for a thread.
 pub(super) enum Job {
     /// Reads a row, for which `reserved` bytes were counted.
-    Row { number: u32, row: u32, shard: Arc<Shard>, reserved: u64 },
+    Row { number: u32, pick: Pick, shard: Arc<Shard>, reserved: u64 },
     /// Reads record batches that follow each other, and keeps the picked rows of them.
     Part {
         number: u32,
@@ -91,15 +82,15 @@ pub(super) enum Job {
         picks: Vec<Pick>,
         reserved: u64,
     },
-    /// Measures the disk by some of its shards.
-    Probe { shards: Vec<Arc<Shard>>, row_bytes: u64 },
+    /// Measures the disk by some of its shards, to choose a way for this data with this memory.
+    Probe { shards: Vec<Arc<Shard>>, data: Data, memory: u64 },
 }
 
 /// What came of it.
 pub(super) enum Done {
     Rows {
-        rows: Vec<(Key, Arc<Kept>, u32)>,
-        reserved: u64,
+        /// Each with its place in the order, and its number among the rows of its bundle.
+        rows: Vec<(u64, Arc<Kept>, u32)>,
         is_part: bool,
     },
     Failed(LoadError),
@@ -115,76 +106,91 @@ pub(super) struct Workers {
 
 struct Shared {
     jobs: Mutex<Jobs>,
-    /// There is more to do, or nothing ever again.
-    more: Condvar,
+    /// There are more rows to read, or nothing ever again.
+    more_rows: Condvar,
+    /// The same for parts.
+    more_parts: Condvar,
     /// Something is done.
     done: Condvar,
     files: Mutex<HashMap<u32, Arc<DirectFile>>>,
     of_rows: Pool,
-    of_parts: Pool,
-    of_bundles: Pool,
-    /// Of a bundle, at least.
-    bundle_bytes: u64,
-    /// Of a row on average, at least 1.
-    row_bytes: u64,
+    of_parts: Blocks,
+    of_bundles: Blocks,
+    sizes: Sizes,
     meter: Arc<Meter>,
-    rows_at_once: usize,
-    parts_at_once: usize,
+}
+
+/// How much is read at once, and the memory for it.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// How many rows are read at once, and how many parts.
+    pub(super) rows_at_once: usize,
+    pub(super) parts_at_once: usize,
+    /// The memory for a part.
+    pub(super) part_bytes: u64,
+    pub(super) bundle: Bundle,
+    /// All memory, and the part of it that may be free.
+    pub(super) memory: u64,
+    pub(super) free: u64,
+    /// Of a row on average, at least 1.
+    pub(super) row_bytes: u64,
 }
 
 #[derive(Default)]
 struct Jobs {
-    /// Rows first: a reader may be waiting for them.
     rows: VecDeque<Job>,
     parts: VecDeque<Job>,
-    parts_running: usize,
     done: Vec<Done>,
     is_over: bool,
 }
 
+/// What a thread does. Rows that a reader waits for do not wait for parts, nor parts for them: the more parts were read, the
+/// fewer rows have to be read alone.
+#[derive(Debug, Clone, Copy)]
+enum Duty {
+    Rows,
+    Parts,
+}
+
 impl Jobs {
-    fn next(&mut self, parts_at_once: usize) -> Option<Job> {
-        if let Some(row) = self.rows.pop_front() {
-            return Some(row);
+    fn of(&mut self, duty: Duty) -> &mut VecDeque<Job> {
+        match duty {
+            Duty::Rows => &mut self.rows,
+            Duty::Parts => &mut self.parts,
         }
-        let part = self.parts.pop_front_if(|_| self.parts_running < parts_at_once)?;
-        self.parts_running += 1;
-        Some(part)
     }
 }
 
 impl Workers {
-    /// Threads that read up to `rows` rows of this size and `parts` parts at once, with this memory for what is kept, of which
-    /// `free` bytes are for rows to come.
-    pub(super) fn start(
-        rows: usize,
-        parts: usize,
-        row_bytes: u64,
-        memory: u64,
-        free: u64,
-        meter: Arc<Meter>,
-    ) -> Result<Self, LoadError> {
+    /// Threads that read rows and parts.
+    pub(super) fn start(sizes: Sizes, meter: Arc<Meter>) -> Result<Self, LoadError> {
+        let Sizes { rows_at_once, parts_at_once, part_bytes, bundle, memory, free, row_bytes } = sizes;
         let free_rows = (free / row_bytes).clamp(FEWEST_FREE, MOST_FREE);
         let shared = Shared {
             jobs: Mutex::default(),
-            more: Condvar::new(),
+            more_rows: Condvar::new(),
+            more_parts: Condvar::new(),
             done: Condvar::new(),
             files: Mutex::default(),
             of_rows: Pool::of_pages(free_rows as usize),
-            of_bundles: Pool::of_pages(FREE_BUNDLES),
-            bundle_bytes: memory / BUNDLES_OF_MEMORY,
-            row_bytes,
-            of_parts: Pool::new(parts),
+            of_bundles: Blocks::new(bundle.bytes, memory, memory),
+            of_parts: Blocks::new(part_bytes, memory, part_bytes * parts_at_once as u64),
+            sizes,
             meter,
-            rows_at_once: rows,
-            parts_at_once: parts,
         };
-        let mut workers = Self { shared: Arc::new(shared), threads: Vec::with_capacity(rows) };
-        for _ in 0..rows {
+        let threads = Vec::with_capacity(rows_at_once + parts_at_once);
+        let mut workers = Self { shared: Arc::new(shared), threads };
+        let parts = std::iter::repeat_n(Duty::Parts, parts_at_once);
+        for duty in parts.chain(std::iter::repeat_n(Duty::Rows, rows_at_once)) {
             let shared = Arc::clone(&workers.shared);
-            workers.threads.push(spawn("shardd-disk", move || shared.work())?);
+            workers.threads.push(spawn("shardd-disk", move || shared.work(duty))?);
         }
         Ok(workers)
+    }
+
+    /// Rows that are kept take no more than this from now on, those that are free counted.
+    pub(super) fn limit(&self, bytes: u64) {
+        self.shared.of_bundles.limit(bytes);
     }
 
     /// Closes the file of a shard: one that was removed takes room on the disk while it is open.
@@ -193,17 +199,20 @@ impl Workers {
     }
 
     pub(super) fn give(&self, jobs: impl IntoIterator<Item = Job>) {
+        let Sizes { rows_at_once, parts_at_once, .. } = self.shared.sizes;
+        let (mut rows, mut parts) = (0, 0);
         let mut waiting = self.shared.lock();
-        let mut given = 0;
         for job in jobs {
-            match job {
-                Job::Row { .. } => waiting.rows.push_back(job),
-                Job::Part { .. } | Job::Probe { .. } => waiting.parts.push_back(job),
-            }
-            given += 1;
+            let (queue, count) = match job {
+                Job::Row { .. } => (&mut waiting.rows, &mut rows),
+                Job::Part { .. } | Job::Probe { .. } => (&mut waiting.parts, &mut parts),
+            };
+            queue.push_back(job);
+            *count += 1;
         }
         drop(waiting);
-        (0..given.min(self.threads.len())).for_each(|_| self.shared.more.notify_one());
+        (0..rows_at_once.min(rows)).for_each(|_| self.shared.more_rows.notify_one());
+        (0..parts_at_once.min(parts)).for_each(|_| self.shared.more_parts.notify_one());
     }
 
     /// What was done since this was last asked.
@@ -224,7 +233,8 @@ impl Drop for Workers {
         let mut jobs = self.shared.lock();
         (jobs.is_over, jobs.rows, jobs.parts) = (true, VecDeque::new(), VecDeque::new());
         drop(jobs);
-        self.shared.more.notify_all();
+        self.shared.more_rows.notify_all();
+        self.shared.more_parts.notify_all();
         for thread in self.threads.drain(..) {
             // It has nothing that others could clean up.
             let _ = thread.join();
@@ -237,42 +247,49 @@ impl Shared {
         self.jobs.lock().expect("no panic while held")
     }
 
-    fn work(&self) {
+    fn work(&self, duty: Duty) {
+        let more = match duty {
+            Duty::Rows => &self.more_rows,
+            Duty::Parts => &self.more_parts,
+        };
         let mut jobs = self.lock();
         loop {
-            jobs = match jobs.next(self.parts_at_once) {
+            jobs = match jobs.of(duty).pop_front() {
                 Some(job) => {
                     drop(jobs);
-                    let is_row = matches!(job, Job::Row { .. });
                     // A reader would wait for ever for one that is gone.
                     let done = catch_unwind(AssertUnwindSafe(|| self.carry_out(job)));
                     let done = done.unwrap_or_else(|_| Err(panicked())).unwrap_or_else(Done::Failed);
                     let mut jobs = self.lock();
-                    jobs.parts_running -= usize::from(!is_row);
                     jobs.done.push(done);
                     self.done.notify_one();
                     jobs
                 }
                 None if jobs.is_over => return,
-                None => self.more.wait(jobs).expect("no panic while held"),
+                None => more.wait(jobs).expect("no panic while held"),
             };
         }
     }
 
     fn carry_out(&self, job: Job) -> Result<Done, LoadError> {
         match job {
-            Job::Row { number, row, shard, reserved } => {
-                let kept = self.row(number, row, &shard)?;
-                Ok(Done::Rows { rows: vec![((number, row), kept, 0)], reserved, is_part: false })
+            Job::Row { number, pick, shard, reserved } => {
+                let kept = self.row(number, pick.row, &shard)?;
+                self.meter.take(reserved);
+                Ok(Done::Rows { rows: vec![(pick.seq, kept, 0)], is_part: false })
             }
             Job::Part { number, shard, first, batches, picks, reserved } => {
                 let rows = self.part(number, &shard, first, &batches, &picks)?;
-                Ok(Done::Rows { rows, reserved, is_part: true })
+                self.meter.take(reserved);
+                Ok(Done::Rows { rows, is_part: true })
             }
-            Job::Probe { shards, row_bytes } => {
+            Job::Probe { shards, data, memory } => {
                 let files = shards.iter().map(|shard| DirectFile::open(shard.path()?).ok());
                 let files: Option<Vec<_>> = files.collect();
-                let disk = files.and_then(|files| probe::measure(&files, row_bytes, self.rows_at_once));
+                let disk = files.and_then(|files| {
+                    let is_enough = |disk: &Disk| is_clear(&data, memory, disk);
+                    probe::measure(&files, data.row_bytes, self.sizes.rows_at_once, is_enough)
+                });
                 Ok(Done::Probed(disk))
             }
         }
@@ -295,11 +312,12 @@ impl Shared {
         first: usize,
         batches: &[StoredBatch],
         picks: &[Pick],
-    ) -> Result<Vec<(Key, Arc<Kept>, u32)>, LoadError> {
+    ) -> Result<Vec<(u64, Arc<Kept>, u32)>, LoadError> {
         let ([start, ..], [.., end]) = (batches, batches) else { return Ok(Vec::new()) };
         let range = start.bytes.start..end.bytes.end;
         let failed = |source| ShardError::Io { shard: name_of(shard), source };
-        let bytes = self.read(number, shard, range.clone(), &self.of_parts).map_err(failed)?;
+        let memory = self.of_parts.take().map_err(failed)?;
+        let bytes = self.read(number, shard, range.clone(), &memory).map_err(failed)?;
         let encoders = batches.iter().zip(first..).map(|(stored, index)| {
             let at = (stored.bytes.start - range.start) as usize;
             let bytes = bytes.slice_with_length(at, (stored.bytes.end - stored.bytes.start) as usize);
@@ -311,14 +329,13 @@ impl Shared {
             (&encoders[batch], (pick.row - batches[batch].rows.start) as usize)
         };
         let mut rows = Vec::with_capacity(picks.len());
-        let least = self.bundle_bytes / self.row_bytes;
-        let bundle = (picks.len() as u64).div_ceil(BUNDLES).max(least).max(1);
-        for picks in picks.chunks(usize::try_from(bundle).unwrap_or(usize::MAX)) {
-            let bundle =
-                shard.codec().gather(&Rows::Columns(picks.iter().map(place).collect()), &self.of_bundles)?;
-            let bytes = bundle.get_array_memory_size() as u64;
-            let kept = Kept::new(shard.codec().encoder(&bundle)?, bytes, &self.meter);
-            rows.extend((0u32..).zip(picks).map(|(at, pick)| ((number, pick.row), Arc::clone(&kept), at)));
+        for picks in self.sizes.bundle.of(picks) {
+            let memory = self.of_bundles.take().map_err(failed)?;
+            let bundle = shard.codec().gather(&Rows::Columns(picks.iter().map(place).collect()), &memory)?;
+            let beside = (bundle.get_array_memory_size() as u64).saturating_sub(memory.used_bytes());
+            let encoder = shard.codec().encoder(&bundle)?;
+            let kept = Kept::new(encoder, self.of_bundles.block_bytes() + beside, &self.meter);
+            rows.extend((0u32..).zip(picks).map(|(at, pick)| (pick.seq, Arc::clone(&kept), at)));
         }
         Ok(rows)
     }
@@ -329,10 +346,10 @@ impl Shared {
         number: u32,
         shard: &Shard,
         range: std::ops::Range<u64>,
-        pool: &Pool,
+        memory: &dyn Memory,
     ) -> io::Result<Buffer> {
         let read = match shard.path().map(|path| self.file(number, path)) {
-            Some(Ok(file)) => file.read(range.clone(), pool),
+            Some(Ok(file)) => file.read(range.clone(), memory),
             // A cache may have removed the file, which stays mapped.
             Some(Err(_)) | None => Err(io::ErrorKind::InvalidInput.into()),
         };
