@@ -222,7 +222,9 @@ impl Builder {
         if late.is_empty() {
             return self.codec.gather(rows, &*self.memory);
         }
-        let copy = |values: &[&[u8]], out: &mut [u8]| late.copy(values, out, self.ahead_bytes, clocks);
+        let copy = |first: usize, values: &[&[u8]], out: &mut [u8]| {
+            late.copy(first, values, out, self.ahead_bytes, clocks)
+        };
         self.codec.gather_with(rows, &*self.memory, &copy)
     }
 }
@@ -350,7 +352,8 @@ mod tests {
             let last_batch = [LastBatch::Short, LastBatch::Drop, LastBatch::Wrap, LastBatch::Carry][last];
             let steps = Steps { sample_count: samples.into(), global_batch, last_batch };
             let share = Share {
-                rank: 0, world: 1, virtual_ranks: 1, start: (0, 0), end_epoch: 3, stride: 1, window, audit: false,
+                rank: 0, world: 1, virtual_ranks: 1, start: (0, 0), end_epoch: 3, stride: 1, window, ahead_bytes: 0,
+                audit: false,
             };
             let schema = Arc::new(Schema::new(vec![Field::new("y", DataType::Int64, false)]));
             let rows = Box::new(Known { horizon, looks_beyond, ..Known::default() });

@@ -108,11 +108,11 @@ pub trait Memory {
     fn lend(&self, len: usize) -> io::Result<Lent>;
 }
 
-/// Copies the values of a column's rows, in the order of the rows, to memory that is as long as all of them: one after the
-/// other, of a row without a value nothing. The values lie where the encoders of the rows have them.
+/// Copies the values of a column's rows from this number on, in the order of the rows, to memory that is as long as all of them:
+/// one after the other, of a row without a value nothing. The values lie where the encoders of the rows have them.
 ///
 /// For rows in mapped files, of which perhaps no page was read: the owner of the files reads the values from there.
-pub type CopyValues<'a> = dyn Fn(&[&[u8]], &mut [u8]) -> io::Result<()> + 'a;
+pub type CopyValues<'a> = dyn Fn(usize, &[&[u8]], &mut [u8]) -> io::Result<()> + 'a;
 
 /// Memory from the allocator, new for each batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -273,18 +273,29 @@ impl RowCodec {
                 }
                 Form::Other => {}
             }
-            if let Some(by) = by {
-                // They are encoded from where they lie, and are there once they were read.
-                let cells: Vec<&[u8]> = rows
-                    .iter()
-                    .map(|(of, row)| of.memory_of_value(index, *row).unwrap_or_default())
-                    .collect();
-                by(&cells, &mut vec![0; cells.iter().map(|cell| cell.len()).sum()])?;
-            }
             let (mut canonical, mut ends) = (Vec::new(), Vec::with_capacity(rows.len()));
-            for (of, row) in rows {
-                of.encode_cell(index, *row, &mut canonical);
-                ends.push(canonical.len());
+            let mut encode = |rows: &[(&'a RowEncoder, usize)]| {
+                for (of, row) in rows {
+                    of.encode_cell(index, *row, &mut canonical);
+                    ends.push(canonical.len());
+                }
+            };
+            match by {
+                None => encode(rows),
+                Some(by) => {
+                    let value = |(of, row): &(&'a RowEncoder, usize)| {
+                        of.memory_of_value(index, *row).unwrap_or_default()
+                    };
+                    // They are encoded from where they lie, a few as soon as these were read.
+                    let (mut read, mut first) = (Vec::new(), 0);
+                    for some in stretches(rows, |at| value(at).len()) {
+                        let cells: Vec<&[u8]> = some.iter().map(value).collect();
+                        read.resize(cells.iter().map(|cell| cell.len()).sum(), 0);
+                        by(first, &cells, &mut read)?;
+                        encode(some);
+                        first += some.len();
+                    }
+                }
             }
             let starts = [0].into_iter().chain(ends.iter().copied());
             let mut cells: Vec<&[u8]> =
@@ -303,6 +314,20 @@ impl RowCodec {
         };
         columns.map(column).collect()
     }
+}
+
+/// Values that are encoded from where they lie are read in stretches of about so many bytes.
+const STRETCH: usize = 4 << 20;
+
+/// Cuts rows into stretches whose values have at least [`STRETCH`] bytes together, but for the last one.
+fn stretches<T>(rows: &[T], len: impl Fn(&T) -> usize) -> impl Iterator<Item = &[T]> {
+    let mut bytes = 0;
+    rows.split_inclusive(move |row| {
+        bytes += len(row);
+        let is_last = bytes >= STRETCH;
+        bytes = if is_last { 0 } else { bytes };
+        is_last
+    })
 }
 
 /// Why a column cannot be gathered.
@@ -387,7 +412,7 @@ fn flat_column(
     let mut lent = lend(memory, len)?;
     let out = &mut lent.as_mut_slice()[..len];
     match (by, width) {
-        (Some(by), _) => by(cells, out)?,
+        (Some(by), _) => by(0, cells, out)?,
         (None, 1) => copy_small::<1>(cells, out),
         (None, 2) => copy_small::<2>(cells, out),
         (None, 4) => copy_small::<4>(cells, out),
@@ -427,7 +452,7 @@ fn bytes_column(
     let mut lent = lend(memory, len)?;
     let mut rest = &mut lent.as_mut_slice()[..len];
     match by {
-        Some(by) => by(cells, rest)?,
+        Some(by) => by(0, cells, rest)?,
         None => {
             let places =
                 cells.iter().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));
@@ -484,4 +509,26 @@ fn fetch(bytes: &[u8]) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = bytes;
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn stretches_are_all_rows_in_order_and_none_is_longer_than_it_must_be(
+            sizes in prop::collection::vec(0usize..(2 * STRETCH), 0..50),
+        ) {
+            let cut: Vec<&[usize]> = stretches(&sizes, |size| *size).collect();
+            prop_assert_eq!(&cut.concat(), &sizes);
+            for (number, stretch) in cut.iter().enumerate() {
+                let (last, others) = stretch.split_last().expect("none is empty");
+                let before: usize = others.iter().sum();
+                prop_assert!(before < STRETCH && (before + last >= STRETCH || number + 1 == cut.len()));
+            }
+        }
+    }
 }

@@ -99,8 +99,8 @@ proptest! {
         prop_assert_eq!(hashed, rows_of(&codec, &from_rows));
         // Another way of copying values gives the same, and is given each of them: what it does not give is missed.
         let copied = std::cell::Cell::new(0);
-        let copy = |values: &[&[u8]], out: &mut [u8]| {
-            assert_eq!(values.len(), picks.len());
+        let copy = |first: usize, values: &[&[u8]], out: &mut [u8]| {
+            assert_eq!(first + values.len(), picks.len(), "few values make one stretch");
             out.copy_from_slice(&values.concat());
             copied.set(copied.get() + out.len());
             Ok(())
@@ -112,7 +112,7 @@ proptest! {
         let memory: usize =
             picks.iter().flat_map(|row| encoder.memory_of(*row..row + 1)).map(|bytes| bytes.len()).sum();
         prop_assert_eq!(copied.get(), memory);
-        let fails = codec.gather_with(&columns, &Fresh, &|_, _| Err(std::io::ErrorKind::TimedOut.into()));
+        let fails = codec.gather_with(&columns, &Fresh, &|_, _, _| Err(std::io::ErrorKind::TimedOut.into()));
         let asks = encoder.memory_of(0..0).next().is_some();
         prop_assert_eq!(asks, matches!(fails, Err(RowError::Read { .. })));
     }

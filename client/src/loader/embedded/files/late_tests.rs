@@ -30,7 +30,8 @@ fn gather(codec: &RowCodec, open: &Open, rows: &[(u32, u32)]) -> (RecordBatch, u
     late.add(0, files);
     let places = Rows::Columns(rows.iter().map(|(shard, row)| open.place(*shard, *row)).collect());
     let clocks = Clocks::default();
-    let copy = |values: &[&[u8]], out: &mut [u8]| late.copy(values, out, 1 << 20, &clocks);
+    let copy =
+        |first: usize, values: &[&[u8]], out: &mut [u8]| late.copy(first, values, out, 1 << 20, &clocks);
     (codec.gather_with(&places, &Fresh, &copy).expect("reads"), count)
 }
 
@@ -95,7 +96,9 @@ fn a_file_that_was_cut_off_before_its_rows_are_gathered_is_an_error_that_names_i
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 16)).expect("is cut off");
     let mut late = Late::default();
     late.add(0, vec![open.late(0, 7).cloned()]);
-    let copy = |values: &[&[u8]], out: &mut [u8]| late.copy(values, out, 1 << 20, &Clocks::default());
+    let copy = |first: usize, values: &[&[u8]], out: &mut [u8]| {
+        late.copy(first, values, out, 1 << 20, &Clocks::default())
+    };
     let error = codec.gather_with(&Rows::Columns(vec![open.place(0, 7)]), &Fresh, &copy);
     let error =
         std::error::Error::source(&error.expect_err("its rows are not there")).map(ToString::to_string);
