@@ -23,6 +23,7 @@ use shardd_api::local_transport::{
 };
 use shardd_api::node::LocalSocket;
 use shardd_api::protocol::host_identity;
+use shardd_engine::cache::begin_to_read;
 use shardd_engine::engine::{Engine, PassError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
@@ -310,6 +311,7 @@ impl LocalServer {
                     }
                     let engine = Arc::clone(&self.engine);
                     let copied = blocking(move || {
+                        begin_to_read_all(&engine, &pieces);
                         let done: Result<Vec<bool>, PassError> =
                             pieces.iter().map(|piece| mine.copy(&engine, piece)).collect();
                         (mine, done)
@@ -396,6 +398,15 @@ impl Drop for Copier {
         if let Err(error) = rustix::fs::fallocate(&self.ring, hole, 0, RING_BYTES) {
             warn!(%error, "a ring could not be emptied");
         }
+    }
+}
+
+/// Has the disk read the pieces side by side: the loader waits for all of them, and nothing else has read them lately.
+fn begin_to_read_all(engine: &Engine, pieces: &[Piece]) {
+    let mut files: HashMap<&str, Option<File>> = HashMap::new();
+    for piece in pieces {
+        let file = files.entry(&piece.segment).or_insert_with(|| engine.open_segment(&piece.segment).ok());
+        file.iter().for_each(|file| begin_to_read(file, piece.offset, piece.len));
     }
 }
 

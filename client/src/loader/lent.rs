@@ -23,7 +23,7 @@ use shardd_api::local_transport::{
 use shardd_api::node::{LocalSocket, NodeId, NodeRecord};
 use tracing::{debug, info};
 
-/// How long a node may take for a message. The requested grains lie on its disk, and were checked lately.
+/// How long a node may take for a message. The requested grains lie on its disk, which reads all of them side by side.
 const WORD_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long it may take to let us in. Only where very many wait already, as at a process that is stopped, does it take any time.

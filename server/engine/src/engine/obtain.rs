@@ -13,7 +13,7 @@ use shardd_api::explain::{MissSource, Wanted};
 use shardd_api::node::NodeId;
 use shardd_api::timeline::Work;
 use shardd_plan::GrainNo;
-use shardfmt::{GrainKey, Manifest, RowCodec};
+use shardfmt::{GrainKey, Manifest, RowCodec, ShardEntry};
 use tokio::time::{Duration, Instant, sleep, timeout};
 use tracing::{debug, warn};
 
@@ -591,8 +591,8 @@ impl Engine {
     }
 
     /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
-    /// spoilt: so that it is not missed when it is due. Ends with the epoch; the unreached grains are checked
-    /// when they are read.
+    /// spoilt: so that it is not missed when it is due. Ends with the epoch; loaders verify what they read
+    /// of the unreached grains.
     pub(crate) async fn scrub(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32) -> Result<(), EngineError> {
         let hosted = run.hosted_grains(&self.node, epoch);
         for some in hosted.chunks(SCRUBBED_AT_ONCE) {
@@ -642,8 +642,12 @@ pub(super) const SHARDS_AT_ONCE: RangeInclusive<u32> = 4..=16;
 /// A shard of at most so many bytes is a small one.
 const SMALL_SHARD: u64 = 4 << 20;
 
-/// How many of the [most](SHARDS_AT_ONCE) shards at once one of `bytes` bytes counts for.
-pub(super) fn permits_of(bytes: u64) -> u32 {
+/// How many of the [most](SHARDS_AT_ONCE) shards at once this one counts for, by the memory that it takes.
+pub(super) fn permits_of(shard: &ShardEntry) -> u32 {
+    permits_of_bytes(shard.bytes.max(shard.row_bytes))
+}
+
+fn permits_of_bytes(bytes: u64) -> u32 {
     let large = SHARDS_AT_ONCE.end() / SHARDS_AT_ONCE.start();
     u32::try_from(bytes.div_ceil(SMALL_SHARD)).unwrap_or(large).clamp(1, large)
 }
@@ -653,10 +657,10 @@ const SCRUBBED_AT_ONCE: usize = 64;
 const SCRUB_REST: u32 = 20;
 const SCRUB_PAUSE: Duration = Duration::from_millis(20);
 
+/// How many shards of this version are read at once, by the largest one.
 fn shards_at_once(manifest: &Manifest) -> usize {
-    let bytes: u64 = manifest.shards.iter().map(|shard| shard.bytes).sum();
-    let mean = bytes.checked_div(manifest.shards.len() as u64).unwrap_or(0);
-    (SHARDS_AT_ONCE.end() / permits_of(mean)) as usize
+    let most = manifest.shards.iter().map(permits_of).max().unwrap_or(1);
+    (SHARDS_AT_ONCE.end() / most) as usize
 }
 
 fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
@@ -690,7 +694,7 @@ mod tests {
 
     #[test]
     fn many_small_shards_or_four_large_ones_are_read_at_once() {
-        let at_once = |bytes| SHARDS_AT_ONCE.end() / permits_of(bytes);
+        let at_once = |bytes| SHARDS_AT_ONCE.end() / permits_of_bytes(bytes);
         assert_eq!([0, 1, SMALL_SHARD, 2 * SMALL_SHARD].map(at_once), [16, 16, 16, 8]);
         assert_eq!([4 * SMALL_SHARD, u64::MAX].map(at_once), [4, 4]);
     }

@@ -85,7 +85,7 @@ impl Engine {
         if !self.is_new(run, shard, epoch).await {
             return;
         }
-        let permits = permits_of(run.entry(shard).bytes);
+        let permits = permits_of(run.entry(shard));
         let _permits =
             self.upkeep.whole_shards.acquire_many(permits).await.expect("the semaphore is never closed");
         let whole = match self.read_whole(run, shard).await {
