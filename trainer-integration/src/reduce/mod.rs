@@ -62,9 +62,14 @@ impl AllReduce {
 impl Reduction {
     /// Why it does not go with an optimizer.
     pub fn refusal(self, optimizer: Optimizer) -> Option<&'static str> {
-        let is_deep = matches!(self, Reduction::Fast(Compression::Dgc(_)));
-        (is_deep && !matches!(optimizer, Optimizer::Sgd { .. })).then_some(
-            "deep gradient compression adds up the momentum of sgd; choose that optimizer, or topk",
-        )
+        match (self, optimizer) {
+            (Reduction::Fast(Compression::Dgc(_)), Optimizer::Sgd { momentum, .. }) => (!(0.0..1.0)
+                .contains(&momentum))
+            .then_some("deep gradient compression needs a momentum from 0 to below 1"),
+            (Reduction::Fast(Compression::Dgc(_)), _) => {
+                Some("deep gradient compression adds up the momentum of sgd; choose that optimizer, or topk")
+            }
+            _ => None,
+        }
     }
 }
