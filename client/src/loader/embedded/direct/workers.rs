@@ -16,8 +16,8 @@ use shardfmt::{Shard, ShardError};
 
 use super::super::super::pool::Pool;
 use super::super::super::{LoadError, spawn};
-use super::blocks::Blocks;
-use super::bundles::Bundle;
+use super::blocks::{Block, Blocks};
+use super::bundles::{Bundle, Filled};
 use super::file::DirectFile;
 use super::probe;
 use super::sweeps::Pick;
@@ -329,12 +329,20 @@ impl Shared {
             (&encoders[batch], (pick.row - batches[batch].rows.start) as usize)
         };
         let mut rows = Vec::with_capacity(picks.len());
-        for picks in self.sizes.bundle.of(picks) {
-            let memory = self.of_bundles.take().map_err(failed)?;
-            let bundle = shard.codec().gather(&Rows::Columns(picks.iter().map(place).collect()), &memory)?;
-            let beside = (bundle.get_array_memory_size() as u64).saturating_sub(memory.used_bytes());
-            let encoder = shard.codec().encoder(&bundle)?;
-            let kept = Kept::new(encoder, self.of_bundles.block_bytes() + beside, &self.meter);
+        let sizes = |pick: &Pick| {
+            let (encoder, row) = place(pick);
+            encoder.memory_of(row..row + 1).map(|value| value.len() as u64)
+        };
+        for Filled { picks, bytes } in self.sizes.bundle.of(picks, sizes) {
+            let gathered = Rows::Columns(picks.iter().map(place).collect());
+            let fits = bytes <= self.of_bundles.block_bytes();
+            let block = fits.then(|| self.of_bundles.take()).transpose().map_err(failed)?;
+            let memory = block.as_ref().map_or(self.of_bundles.large() as &dyn Memory, |block| block);
+            let bundle = shard.codec().gather(&gathered, memory)?;
+            let in_block = block.as_ref().map_or(0, Block::used_bytes);
+            let beside = (bundle.get_array_memory_size() as u64).saturating_sub(in_block);
+            let block_bytes = if fits { self.of_bundles.block_bytes() } else { 0 };
+            let kept = Kept::new(shard.codec().encoder(&bundle)?, block_bytes + beside, &self.meter);
             rows.extend((0u32..).zip(picks).map(|(at, pick)| (pick.seq, Arc::clone(&kept), at)));
         }
         Ok(rows)
@@ -390,4 +398,116 @@ fn panicked() -> LoadError {
 
 fn name_of(shard: &Shard) -> String {
     shard.path().map_or_else(String::new, |path| path.display().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+    use shardfmt::ShardWriter;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Of the rows of shards of tests.
+    const ROW: u64 = 3000;
+
+    fn directory() -> TempDir {
+        tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on the disk")
+    }
+
+    /// A shard of rows of half to one and a half times their average size.
+    fn shard(dir: &TempDir, number: u32, rows: u32) -> Arc<Shard> {
+        let bytes = |row: u32| {
+            let mut spread = DefaultHasher::new();
+            (number, row).hash(&mut spread);
+            let length = ROW / 2 + spread.finish() % (ROW + 1);
+            (0..length as u32).map(|at| (number * 17 + row * 7 + at * 13) as u8).collect::<Vec<u8>>()
+        };
+        let values: Vec<Vec<u8>> = (0..rows).map(bytes).collect();
+        let labels = Int64Array::from_iter_values((0..rows).map(|row| (number * 100_003 + row).into()));
+        let batch = RecordBatch::try_from_iter([
+            ("bytes", Arc::new(BinaryArray::from_iter_values(&values)) as ArrayRef),
+            ("label", Arc::new(labels)),
+        ]);
+        let batch = batch.expect("as many of each");
+        let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
+        writer.push(&batch).expect("rows of the schema");
+        let path = dir.path().join(number.to_string());
+        fs::write(&path, writer.finish().expect("rows").bytes).expect("writes");
+        Arc::new(Shard::open(&path).expect("own shard"))
+    }
+
+    fn workers() -> Workers {
+        workers_of(Bundle::new(ROW, 350))
+    }
+
+    fn workers_of(bundle: Bundle) -> Workers {
+        let sizes = Sizes {
+            rows_at_once: 2,
+            parts_at_once: 1,
+            part_bytes: 4 << 20,
+            bundle,
+            memory: 16 << 20,
+            free: 1 << 20,
+            row_bytes: ROW,
+        };
+        Workers::start(sizes, Arc::default()).expect("threads")
+    }
+
+    fn done(workers: &Workers, job: Job) -> Done {
+        workers.give([job]);
+        workers.await_done(Duration::from_mins(1)).pop().expect("it is done in time")
+    }
+
+    /// All of its rows, or every second.
+    fn part(shard: &Arc<Shard>, step: usize) -> Job {
+        let rows = (0..shard.rows()).step_by(step);
+        let picks = rows.map(|row| Pick { seq: row.into(), row }).collect();
+        let batches = shard.stored().collect();
+        Job::Part { number: 0, shard: Arc::clone(shard), first: 0, batches, picks, reserved: 0 }
+    }
+
+    /// The rows that a job gave, whose places in the order are their numbers in the shard.
+    fn check(done: Done, shard: &Shard) -> Vec<Arc<Kept>> {
+        let Done::Rows { rows, .. } = done else { panic!("it failed") };
+        for (seq, kept, at) in &rows {
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            kept.encoder.encode(*at as usize, &mut found).expect("a row");
+            shard.encode_row(*seq as u32, &mut expected).expect("a row");
+            assert!(found == expected, "row {seq}");
+        }
+        rows.into_iter().map(|(_, kept, _)| kept).collect()
+    }
+
+    #[test]
+    fn rows_of_many_sizes_lie_in_their_blocks() {
+        let dir = directory();
+        let (shard, workers) = (shard(&dir, 0, 700), workers());
+        let mut kept = check(done(&workers, part(&shard, 2)), &shard);
+        assert_eq!(kept.len(), 350);
+        kept.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let (block, all) = (workers.shared.of_bundles.block_bytes(), workers.shared.meter.bytes());
+        for kept in &kept {
+            assert!(kept.bytes <= block + 2048, "{} bytes, more than a block and its offsets", kept.bytes);
+        }
+        let foreseen = workers.shared.sizes.bundle.bytes_of(350, 1);
+        assert!(all <= foreseen, "{all} bytes instead of {foreseen}");
+        drop(kept);
+        assert_eq!(workers.shared.meter.bytes(), 0);
+    }
+
+    #[test]
+    fn rows_that_are_larger_than_a_block_take_none() {
+        let dir = directory();
+        let shard = shard(&dir, 0, 30);
+        let workers = workers_of(Bundle { rows: 2, bytes: 4096 });
+        let mut kept = check(done(&workers, part(&shard, 1)), &shard);
+        kept.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        // In whole pages.
+        assert!(kept.iter().any(|kept| kept.bytes >= 2 * 4096), "some are larger");
+        assert!(kept.iter().all(|kept| kept.bytes <= 2 * 4096 + 1024), "and take no block beside");
+    }
 }
