@@ -261,6 +261,7 @@ impl Direct {
     /// memory.
     pub(super) fn add(&mut self, number: u32, shard: &Arc<Shard>) {
         if !matches!(self.reading, Reading::Impossible) {
+            self.workers.know(number, shard);
             self.shards[number as usize] = Some(Arc::clone(shard));
         }
     }
@@ -388,6 +389,7 @@ impl Direct {
                 rows.into_iter().for_each(|(seq, kept, row)| self.rows.came(seq, (kept, row)));
             }
             Done::Probed(disk) => self.decide(disk),
+            Done::Unprobed => self.reading = Reading::Undecided { is_measuring: false },
         }
         Ok(())
     }
