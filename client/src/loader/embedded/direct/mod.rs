@@ -29,6 +29,8 @@ mod bundles;
 mod file;
 mod probe;
 mod sweeps;
+#[cfg(test)]
+mod tests;
 mod way;
 mod workers;
 
@@ -299,7 +301,10 @@ impl Direct {
         for key in rows {
             self.announce(key);
         }
-        self.read_ahead();
+        // More may follow, up to the horizon: a turn that began now would pick those of its window that are known so far.
+        if let Reading::Rows { .. } = self.reading {
+            self.read_ahead();
+        }
     }
 
     fn announce(&mut self, key: Key) {

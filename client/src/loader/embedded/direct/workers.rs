@@ -465,7 +465,7 @@ fn name_of(shard: &Shard) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::fs;
     use std::hash::{DefaultHasher, Hash, Hasher};
 
@@ -476,14 +476,14 @@ mod tests {
     use super::*;
 
     /// Of the rows of shards of tests.
-    const ROW: u64 = 3000;
+    pub(in super::super) const ROW: u64 = 3000;
 
-    fn directory() -> TempDir {
+    pub(in super::super) fn directory() -> TempDir {
         tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on the disk")
     }
 
     /// A shard of rows of half to one and a half times their average size.
-    fn shard(dir: &TempDir, number: u32, rows: u32) -> Arc<Shard> {
+    pub(in super::super) fn shard(dir: &TempDir, number: u32, rows: u32) -> Arc<Shard> {
         let bytes = |row: u32| {
             let mut spread = DefaultHasher::new();
             (number, row).hash(&mut spread);
