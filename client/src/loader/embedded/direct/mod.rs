@@ -43,7 +43,7 @@ use std::time::Duration;
 use shardfmt::Shard;
 use shardfmt::row::RowEncoder;
 use tokio_util::sync::CancellationToken;
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::super::LoadError;
 use super::memory::{for_rows, room};
@@ -152,6 +152,8 @@ pub(super) struct Direct {
     reading: Reading,
     /// Parts on their way.
     parts_coming: u64,
+    /// Some row was not the announced one, which was logged.
+    is_out_of_order: bool,
 }
 
 /// How rows are read ahead.
@@ -256,6 +258,7 @@ impl Direct {
             horizon: 0,
             reading,
             parts_coming: 0,
+            is_out_of_order: false,
         })
     }
 
@@ -323,7 +326,11 @@ impl Direct {
             if end == self.rows.known() {
                 self.announce(key);
             }
-            debug_assert_eq!(self.rows.key(end), Some(key), "row {end} was announced as another");
+            if self.rows.key(end) != Some(key) && !std::mem::replace(&mut self.is_out_of_order, true) {
+                warn!(row = end, announced = ?self.rows.key(end), asked_for = ?key,
+                      "rows are read in another order than was announced: such rows come through the page \
+                      cache, slowly; please report this");
+            }
             end += 1;
         }
         self.waiting = end - start;

@@ -81,3 +81,15 @@ fn rows_of_many_sizes_stay_within_their_memory_and_use_it() {
     assert!(most <= memory + waited_for, "{most} of {memory} and {waited_for}");
     assert!(most >= memory / 4, "it is used: {most} of {memory}");
 }
+
+#[test]
+fn rows_in_another_order_than_announced_are_no_error() {
+    let dir = directory();
+    let (mut direct, _shards) = direct(&dir, 4 << 20, Way::Rows);
+    direct.expect([(0, 1), (0, 2)].into_iter());
+    let own = direct.prepare([(0, 2), (0, 1)].into_iter()).expect("prepares");
+    assert!(direct.is_out_of_order, "it was logged");
+    assert!(place(&own, &(0, 2)).is_some(), "it is ready, too");
+    let own = direct.prepare([(0, 3)].into_iter()).expect("prepares");
+    assert!(place(&own, &(0, 3)).is_some());
+}
