@@ -20,7 +20,7 @@ pub(super) const PAGE: u64 = 4096;
 pub(super) const HUGE: u64 = 2 << 20;
 
 /// Lent bytes begin at a multiple of this.
-const ALIGNMENT: usize = 64;
+pub(super) const ALIGNMENT: usize = 64;
 
 /// Blocks that do not fit are kept for the next, up to this number.
 const LARGE_FREE: usize = 4;
@@ -90,6 +90,11 @@ impl Blocks {
 
     pub(super) fn block_bytes(&self) -> u64 {
         self.shared.block_bytes as u64
+    }
+
+    /// Memory for what is larger than a block.
+    pub(super) fn large(&self) -> &Pool {
+        &self.large
     }
 
     /// A block to put things into.

@@ -1,9 +1,9 @@
 //! Files that are read past the page cache, in whole pages.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use arrow::buffer::Buffer;
@@ -11,6 +11,25 @@ use shardfmt::row::Memory;
 
 /// Offsets, lengths and addresses are multiples of this: of the blocks of all usual disks.
 const BLOCK: u64 = 4096;
+
+/// Which file it is that a path names: another may take its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FileId {
+    device: u64,
+    inode: u64,
+    pub(super) bytes: u64,
+}
+
+impl FileId {
+    /// The file that has this path now.
+    pub(super) fn at(path: &Path) -> io::Result<Self> {
+        path.metadata().map(|metadata| Self::of(&metadata))
+    }
+
+    fn of(metadata: &Metadata) -> Self {
+        Self { device: metadata.dev(), inode: metadata.ino(), bytes: metadata.len() }
+    }
+}
 
 /// A file whose pages the kernel does not keep.
 #[derive(Debug)]
@@ -23,6 +42,10 @@ impl DirectFile {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
         options.open(path).map(Self)
+    }
+
+    pub(super) fn id(&self) -> io::Result<FileId> {
+        self.0.metadata().map(|metadata| FileId::of(&metadata))
     }
 
     pub(super) fn bytes(&self) -> io::Result<u64> {

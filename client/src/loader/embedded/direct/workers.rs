@@ -10,21 +10,23 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow::buffer::Buffer;
+use rustix::process::{Resource, getrlimit};
 use shardfmt::row::{Memory, RowEncoder, Rows};
 use shardfmt::shard::{StoredBatch, populate, will_need};
 use shardfmt::{Shard, ShardError};
 
 use super::super::super::pool::Pool;
 use super::super::super::{LoadError, spawn};
-use super::blocks::Blocks;
-use super::bundles::Bundle;
-use super::file::DirectFile;
+use super::blocks::{Block, Blocks};
+use super::bundles::{Bundle, Filled};
+use super::file::{DirectFile, FileId};
 use super::probe;
 use super::sweeps::Pick;
 use super::way::{Data, Disk, is_clear};
 
-/// How many files are open at most.
-const OPEN_FILES: usize = 256;
+/// How many files are open at most, and which part of those that the process may have open.
+const OPEN_FILES: u64 = 256;
+const OF_ALL_FILES: u64 = 8;
 
 /// Of dropped rows, these numbers at least and at most.
 const FEWEST_FREE: u64 = 4;
@@ -96,6 +98,8 @@ pub(super) enum Done {
     Failed(LoadError),
     /// `None`: these files cannot be read past the page cache.
     Probed(Option<Disk>),
+    /// No file could be opened now, as the process has too many open.
+    Unprobed,
 }
 
 /// The threads. Dropping them ends what they are at, which is waited for.
@@ -112,12 +116,44 @@ struct Shared {
     more_parts: Condvar,
     /// Something is done.
     done: Condvar,
-    files: Mutex<HashMap<u32, Arc<DirectFile>>>,
+    files: Mutex<Files>,
     of_rows: Pool,
     of_parts: Blocks,
     of_bundles: Blocks,
     sizes: Sizes,
     meter: Arc<Meter>,
+}
+
+/// The files of shards, by their numbers.
+#[derive(Debug)]
+struct Files {
+    /// How many are open at most.
+    most: usize,
+    /// Of each shard whose rows are read the file that was mapped.
+    known: HashMap<u32, FileId>,
+    /// Those of them that are open.
+    open: HashMap<u32, Arc<DirectFile>>,
+}
+
+impl Files {
+    /// For a process that may have this many files open; `None` if any number.
+    fn of(limit: Option<u64>) -> Self {
+        let most = limit.map_or(OPEN_FILES, |limit| (limit / OF_ALL_FILES).clamp(1, OPEN_FILES));
+        Self { most: most as usize, known: HashMap::new(), open: HashMap::new() }
+    }
+
+    /// Keeps a file open, unless its shard was removed meanwhile: a job that was given before may read it still.
+    fn keep(&mut self, number: u32, file: &Arc<DirectFile>) {
+        if !self.known.contains_key(&number) {
+            return;
+        }
+        if self.open.len() >= self.most
+            && let Some(other) = self.open.keys().next().copied()
+        {
+            self.open.remove(&other);
+        }
+        self.open.insert(number, Arc::clone(file));
+    }
 }
 
 /// How much is read at once, and the memory for it.
@@ -171,7 +207,7 @@ impl Workers {
             more_rows: Condvar::new(),
             more_parts: Condvar::new(),
             done: Condvar::new(),
-            files: Mutex::default(),
+            files: Mutex::new(Files::of(getrlimit(Resource::Nofile).current)),
             of_rows: Pool::of_pages(free_rows as usize),
             of_bundles: Blocks::new(bundle.bytes, memory, memory),
             of_parts: Blocks::new(part_bytes, memory, part_bytes * parts_at_once as u64),
@@ -193,9 +229,19 @@ impl Workers {
         self.shared.of_bundles.limit(bytes);
     }
 
-    /// Closes the file of a shard: one that was removed takes room on the disk while it is open.
+    /// Reads rows of this shard from now on, past the page cache from the file that was mapped, if its path still names that.
+    pub(super) fn know(&self, number: u32, shard: &Shard) {
+        let id = shard.path().and_then(|path| FileId::at(path).ok());
+        if let Some(id) = id.filter(|id| id.bytes == shard.bytes().len() as u64) {
+            self.shared.files().known.insert(number, id);
+        }
+    }
+
+    /// Closes the file of a shard for good: one that was removed takes room on the disk while it is open.
     pub(super) fn forget(&self, number: u32) {
-        self.shared.files.lock().expect("no panic while held").remove(&number);
+        let mut files = self.shared.files();
+        files.known.remove(&number);
+        files.open.remove(&number);
     }
 
     pub(super) fn give(&self, jobs: impl IntoIterator<Item = Job>) {
@@ -247,6 +293,10 @@ impl Shared {
         self.jobs.lock().expect("no panic while held")
     }
 
+    fn files(&self) -> MutexGuard<'_, Files> {
+        self.files.lock().expect("no panic while held")
+    }
+
     fn work(&self, duty: Duty) {
         let more = match duty {
             Duty::Rows => &self.more_rows,
@@ -284,12 +334,10 @@ impl Shared {
                 Ok(Done::Rows { rows, is_part: true })
             }
             Job::Probe { shards, data, memory } => {
-                let files = shards.iter().map(|shard| DirectFile::open(shard.path()?).ok());
-                let files: Option<Vec<_>> = files.collect();
-                let disk = files.and_then(|files| {
-                    let is_enough = |disk: &Disk| is_clear(&data, memory, disk);
-                    probe::measure(&files, data.row_bytes, self.sizes.rows_at_once, is_enough)
-                });
+                let opened = shards.iter().filter_map(|shard| shard.path()).map(DirectFile::open);
+                let Some(files) = those_open(opened) else { return Ok(Done::Unprobed) };
+                let is_enough = |disk: &Disk| is_clear(&data, memory, disk);
+                let disk = probe::measure(&files, data.row_bytes, self.sizes.rows_at_once, is_enough);
                 Ok(Done::Probed(disk))
             }
         }
@@ -329,12 +377,20 @@ impl Shared {
             (&encoders[batch], (pick.row - batches[batch].rows.start) as usize)
         };
         let mut rows = Vec::with_capacity(picks.len());
-        for picks in self.sizes.bundle.of(picks) {
-            let memory = self.of_bundles.take().map_err(failed)?;
-            let bundle = shard.codec().gather(&Rows::Columns(picks.iter().map(place).collect()), &memory)?;
-            let beside = (bundle.get_array_memory_size() as u64).saturating_sub(memory.used_bytes());
-            let encoder = shard.codec().encoder(&bundle)?;
-            let kept = Kept::new(encoder, self.of_bundles.block_bytes() + beside, &self.meter);
+        let sizes = |pick: &Pick| {
+            let (encoder, row) = place(pick);
+            encoder.memory_of(row..row + 1).map(|value| value.len() as u64)
+        };
+        for Filled { picks, bytes } in self.sizes.bundle.of(picks, sizes) {
+            let gathered = Rows::Columns(picks.iter().map(place).collect());
+            let fits = bytes <= self.of_bundles.block_bytes();
+            let block = fits.then(|| self.of_bundles.take()).transpose().map_err(failed)?;
+            let memory = block.as_ref().map_or(self.of_bundles.large() as &dyn Memory, |block| block);
+            let bundle = shard.codec().gather(&gathered, memory)?;
+            let in_block = block.as_ref().map_or(0, Block::used_bytes);
+            let beside = (bundle.get_array_memory_size() as u64).saturating_sub(in_block);
+            let block_bytes = if fits { self.of_bundles.block_bytes() } else { 0 };
+            let kept = Kept::new(shard.codec().encoder(&bundle)?, block_bytes + beside, &self.meter);
             rows.extend((0u32..).zip(picks).map(|(at, pick)| (pick.seq, Arc::clone(&kept), at)));
         }
         Ok(rows)
@@ -350,36 +406,52 @@ impl Shared {
     ) -> io::Result<Buffer> {
         let read = match shard.path().map(|path| self.file(number, path)) {
             Some(Ok(file)) => file.read(range.clone(), memory),
-            // A cache may have removed the file, which stays mapped.
+            // A cache may have removed the file, or put another in its place: that which was checked stays mapped.
             Some(Err(_)) | None => Err(io::ErrorKind::InvalidInput.into()),
         };
         match read {
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let mapped = &shard.bytes()[range.start as usize..range.end as usize];
                 will_need(mapped);
-                populate(mapped)?;
+                populate(mapped).map_err(|error| {
+                    let reason = format!("its map cannot be read, as if the file was cut off: {error}");
+                    io::Error::new(error.kind(), reason)
+                })?;
                 Ok(Buffer::from(mapped))
             }
             read => read,
         }
     }
 
+    /// The file that was mapped.
     fn file(&self, number: u32, path: &Path) -> io::Result<Arc<DirectFile>> {
-        let files = || self.files.lock().expect("no panic while held");
-        if let Some(file) = files().get(&number) {
+        let files = self.files();
+        if let Some(file) = files.open.get(&number) {
             return Ok(Arc::clone(file));
         }
-        // Others read meanwhile: opening takes long in a file system of a network.
+        let Some(id) = files.known.get(&number).copied() else { return Err(io::ErrorKind::NotFound.into()) };
+        drop(files); // others read meanwhile: opening takes long in a file system of a network
         let file = Arc::new(DirectFile::open(path)?);
-        let mut files = files();
-        if files.len() >= OPEN_FILES
-            && let Some(other) = files.keys().next().copied()
-        {
-            files.remove(&other);
+        if file.id()? != id {
+            return Err(io::ErrorKind::NotFound.into());
         }
-        files.insert(number, Arc::clone(&file));
+        self.files().keep(number, &file);
         Ok(file)
     }
+}
+
+/// The files that were opened; `None` if there are none now, and may be later: the process has too many open.
+fn those_open<T>(opened: impl Iterator<Item = io::Result<T>>) -> Option<Vec<T>> {
+    let (mut files, mut are_too_many) = (Vec::new(), false);
+    for opened in opened {
+        match opened {
+            Ok(file) => files.push(file),
+            Err(error) => {
+                are_too_many |= matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+            }
+        }
+    }
+    (!files.is_empty() || !are_too_many).then_some(files)
 }
 
 fn panicked() -> LoadError {
@@ -390,4 +462,196 @@ fn panicked() -> LoadError {
 
 fn name_of(shard: &Shard) -> String {
     shard.path().map_or_else(String::new, |path| path.display().to_string())
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::fs;
+    use std::hash::{DefaultHasher, Hash, Hasher};
+
+    use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+    use shardfmt::ShardWriter;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Of the rows of shards of tests.
+    pub(in super::super) const ROW: u64 = 3000;
+
+    pub(in super::super) fn directory() -> TempDir {
+        tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on the disk")
+    }
+
+    /// A shard of rows of half to one and a half times their average size.
+    pub(in super::super) fn shard(dir: &TempDir, number: u32, rows: u32) -> Arc<Shard> {
+        let bytes = |row: u32| {
+            let mut spread = DefaultHasher::new();
+            (number, row).hash(&mut spread);
+            let length = ROW / 2 + spread.finish() % (ROW + 1);
+            (0..length as u32).map(|at| (number * 17 + row * 7 + at * 13) as u8).collect::<Vec<u8>>()
+        };
+        let values: Vec<Vec<u8>> = (0..rows).map(bytes).collect();
+        let labels = Int64Array::from_iter_values((0..rows).map(|row| (number * 100_003 + row).into()));
+        let batch = RecordBatch::try_from_iter([
+            ("bytes", Arc::new(BinaryArray::from_iter_values(&values)) as ArrayRef),
+            ("label", Arc::new(labels)),
+        ]);
+        let batch = batch.expect("as many of each");
+        let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
+        writer.push(&batch).expect("rows of the schema");
+        let path = dir.path().join(number.to_string());
+        fs::write(&path, writer.finish().expect("rows").bytes).expect("writes");
+        Arc::new(Shard::open(&path).expect("own shard"))
+    }
+
+    fn workers() -> Workers {
+        workers_of(Bundle::new(ROW, 350))
+    }
+
+    fn workers_of(bundle: Bundle) -> Workers {
+        let sizes = Sizes {
+            rows_at_once: 2,
+            parts_at_once: 1,
+            part_bytes: 4 << 20,
+            bundle,
+            memory: 16 << 20,
+            free: 1 << 20,
+            row_bytes: ROW,
+        };
+        Workers::start(sizes, Arc::default()).expect("threads")
+    }
+
+    fn done(workers: &Workers, job: Job) -> Done {
+        workers.give([job]);
+        workers.await_done(Duration::from_mins(1)).pop().expect("it is done in time")
+    }
+
+    fn row(shard: &Arc<Shard>, row: u32) -> Job {
+        Job::Row { number: 0, pick: Pick { seq: 0, row }, shard: Arc::clone(shard), reserved: 0 }
+    }
+
+    /// All of its rows, or every second.
+    fn part(shard: &Arc<Shard>, step: usize) -> Job {
+        let rows = (0..shard.rows()).step_by(step);
+        let picks = rows.map(|row| Pick { seq: row.into(), row }).collect();
+        let batches = shard.stored().collect();
+        Job::Part { number: 0, shard: Arc::clone(shard), first: 0, batches, picks, reserved: 0 }
+    }
+
+    /// The rows that a job gave, whose places in the order are their numbers in the shard.
+    fn check(done: Done, shard: &Shard, only: Option<u32>) -> Vec<Arc<Kept>> {
+        let Done::Rows { rows, .. } = done else { panic!("it failed") };
+        for (seq, kept, at) in &rows {
+            let (mut found, mut expected) = (Vec::new(), Vec::new());
+            kept.encoder.encode(*at as usize, &mut found).expect("a row");
+            shard.encode_row(only.unwrap_or(*seq as u32), &mut expected).expect("a row");
+            assert!(found == expected, "row {seq}");
+        }
+        rows.into_iter().map(|(_, kept, _)| kept).collect()
+    }
+
+    #[test]
+    fn rows_of_many_sizes_lie_in_their_blocks() {
+        let dir = directory();
+        let (shard, workers) = (shard(&dir, 0, 700), workers());
+        workers.know(0, &shard);
+        let mut kept = check(done(&workers, part(&shard, 2)), &shard, None);
+        assert_eq!(kept.len(), 350);
+        kept.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        let (block, all) = (workers.shared.of_bundles.block_bytes(), workers.shared.meter.bytes());
+        for kept in &kept {
+            assert!(kept.bytes <= block + 2048, "{} bytes, more than a block and its offsets", kept.bytes);
+        }
+        let foreseen = workers.shared.sizes.bundle.bytes_of(350, 1);
+        assert!(all <= foreseen, "{all} bytes instead of {foreseen}");
+        drop(kept);
+        assert_eq!(workers.shared.meter.bytes(), 0);
+    }
+
+    #[test]
+    fn rows_that_are_larger_than_a_block_take_none() {
+        let dir = directory();
+        let shard = shard(&dir, 0, 30);
+        let workers = workers_of(Bundle { rows: 2, bytes: 4096 });
+        let mut kept = check(done(&workers, part(&shard, 1)), &shard, None);
+        kept.dedup_by(|one, other| Arc::ptr_eq(one, other));
+        // In whole pages.
+        assert!(kept.iter().any(|kept| kept.bytes >= 2 * 4096), "some are larger");
+        assert!(kept.iter().all(|kept| kept.bytes <= 2 * 4096 + 1024), "and take no block beside");
+    }
+
+    #[test]
+    fn the_file_of_a_removed_shard_is_not_kept_open() {
+        let dir = directory();
+        let (shard, workers) = (shard(&dir, 0, 30), workers());
+        if DirectFile::open(shard.path().expect("a file")).is_err() {
+            return; // this file system knows no reading past its cache
+        }
+        workers.know(0, &shard);
+        check(done(&workers, row(&shard, 3)), &shard, Some(3));
+        let is_open = || workers.shared.files().open.contains_key(&0);
+        assert!(is_open());
+        workers.forget(0);
+        assert!(!is_open());
+        // A job that was given before.
+        check(done(&workers, row(&shard, 4)), &shard, Some(4));
+        assert!(!is_open(), "it would take room on the disk for ever");
+        let file = Arc::new(DirectFile::open(shard.path().expect("a file")).expect("opens"));
+        workers.shared.files().keep(0, &file);
+        assert!(!is_open(), "it was removed while its file was being opened");
+    }
+
+    #[test]
+    fn files_are_open_up_to_a_part_of_what_the_process_may() {
+        let most = [None, Some(u64::MAX), Some(1024), Some(7), Some(0)].map(|limit| Files::of(limit).most);
+        assert_eq!(most, [256, 256, 128, 1, 1]);
+        let dir = directory();
+        let shards: Vec<_> = (0..3).map(|number| shard(&dir, number, 10)).collect();
+        let mut files = Files::of(Some(16));
+        for (number, shard) in (0u32..).zip(&shards) {
+            let path = shard.path().expect("a file");
+            files.known.insert(number, FileId::at(path).expect("is there"));
+            let Ok(file) = DirectFile::open(path) else { return };
+            files.keep(number, &Arc::new(file));
+            assert!(files.open.len() <= 2 && files.open.contains_key(&number));
+        }
+    }
+
+    #[test]
+    fn rows_are_those_of_the_checked_file_after_another_took_its_path() {
+        let dir = directory();
+        let (shard, workers) = (shard(&dir, 0, 200), workers());
+        workers.know(0, &shard);
+        let (path, other) = (shard.path().expect("a file"), dir.path().join("other"));
+        fs::write(&other, vec![7; shard.bytes().len()]).expect("writes");
+        fs::rename(&other, path).expect("takes its place");
+        check(done(&workers, row(&shard, 11)), &shard, Some(11));
+        check(done(&workers, part(&shard, 2)), &shard, None);
+    }
+
+    #[test]
+    fn a_disk_is_measured_without_the_files_that_do_not_open() {
+        let dir = directory();
+        let shards: Vec<_> = (0..3).map(|number| shard(&dir, number, 200)).collect();
+        if DirectFile::open(shards[0].path().expect("a file")).is_err() {
+            return; // this file system knows no reading past its cache
+        }
+        fs::remove_file(shards[1].path().expect("a file")).expect("is removed");
+        let data = Data { bytes: 1 << 20, row_bytes: ROW, kept_bytes: ROW, rows: 600, shards: 3 };
+        let workers = workers();
+        let measured = done(&workers, Job::Probe { shards: shards.clone(), data, memory: 1 << 20 });
+        assert!(matches!(measured, Done::Probed(Some(_))));
+        shards.iter().for_each(|shard| _ = fs::remove_file(shard.path().expect("a file")));
+        let measured = done(&workers, Job::Probe { shards, data, memory: 1 << 20 });
+        assert!(matches!(measured, Done::Probed(None)));
+    }
+
+    #[test]
+    fn a_disk_is_measured_again_if_too_many_files_were_open() {
+        let failed = |number| Err(io::Error::from_raw_os_error(number));
+        let of = |opened: Vec<io::Result<u8>>| those_open(opened.into_iter());
+        assert_eq!(of(vec![failed(libc::EMFILE), Ok(1), failed(libc::EINVAL), Ok(2)]), Some(vec![1, 2]));
+        assert_eq!(of(vec![failed(libc::ENOENT), failed(libc::EMFILE)]), None);
+        assert_eq!(of(vec![failed(libc::EINVAL), failed(libc::EINVAL)]), Some(Vec::new()));
+    }
 }
