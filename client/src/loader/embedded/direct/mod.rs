@@ -19,9 +19,9 @@
 //!   f = 0 for m < 1/2.
 //!
 //! No record batch can be skipped unless W is a few rows of each. The first pass gives half as much as the others, for it begins
-//! with nothing in memory: the rows of its time are read alone, of fewer and fewer shards. All this holds if the disk is what
-//! is waited for. So a part is read into huge pages, what a row costs is a copy and two entries in lists that are used in order,
-//! and threads that read parts do nothing else.
+//! with nothing in memory: the rows of its time are read alone, of fewer and fewer shards. All this holds if all wait for the
+//! disk. So a part is read into huge pages, a row costs a copy and two entries in lists that are used in order, and threads that
+//! read parts do nothing else.
 
 mod ahead;
 mod blocks;

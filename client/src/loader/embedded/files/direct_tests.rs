@@ -48,7 +48,8 @@ fn shard(number: usize, rows: usize, width: usize) -> FinishedShard {
 }
 
 pub(super) fn directory(rows: &[usize], width: usize) -> Directory {
-    let dir = TempDir::new().expect("a temporary directory");
+    // Where pages can be dropped, which they cannot be of files in memory.
+    let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on the disk");
     let origin = Origin::open_dir(&dir.path().join("store")).expect("opens");
     let shards: Vec<FinishedShard> =
         rows.iter().enumerate().map(|(number, rows)| shard(number, *rows, width)).collect();
