@@ -229,9 +229,9 @@ fn losing_one_disk_of_three_costs_its_share_only() {
     let read = cluster.origin_bytes() + before.expect("the disk was lost on the way");
     let share = read as f64 / data as f64;
     println!("5 epochs, one disk of three lost in the third: {share:.3} x the data set read");
-    // A third is lost and read again. Further second reads are those of ranks that a slow machine made wait
-    // too long.
-    assert!(share <= 1.50, "{share} x the data set was read from the store");
+    // A third is lost: the node reads it again, and the other nodes read of it what ranks want while the node is away,
+    // which is the more the faster ranks are. Neither reads anything twice.
+    assert!(share <= 1.05 + 2.0 / 3.0, "{share} x the data set was read from the store");
 }
 
 #[test]
