@@ -23,8 +23,8 @@ use shardd_api::local_transport::{
 };
 use shardd_api::node::LocalSocket;
 use shardd_api::protocol::host_identity;
-use shardd_engine::cache::begin_to_read;
 use shardd_engine::engine::{Engine, PassError};
+use shardfmt::shard::file_will_need;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -406,7 +406,7 @@ fn begin_to_read_all(engine: &Engine, pieces: &[Piece]) {
     let mut files: HashMap<&str, Option<File>> = HashMap::new();
     for piece in pieces {
         let file = files.entry(&piece.segment).or_insert_with(|| engine.open_segment(&piece.segment).ok());
-        file.iter().for_each(|file| begin_to_read(file, piece.offset, piece.len));
+        file.iter().for_each(|file| file_will_need(file, piece.offset, piece.len.into()));
     }
 }
 

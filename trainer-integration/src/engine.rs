@@ -649,8 +649,8 @@ impl Engine {
         Ok(Summed { gradient, totals, norm, factor, trust })
     }
 
-    /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping. Weight decay
-    /// is not sent; it pulls here as much as it comes to with momentum.
+    /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping. Each
+    /// rank applies the weight decay here, divided by 1 - momentum: its steady state with momentum.
     fn rule_here(&self) -> Rule {
         let is_deep = matches!(self.reducer.reduction, Reduction::Fast(Compression::Dgc(_)));
         match self.rule.optimizer {

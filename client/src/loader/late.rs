@@ -15,27 +15,17 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::{Advice, fadvise};
-use rustix::process::{Resource, getrlimit};
 use shardfmt::Shard;
 use shardfmt::shard::{populate, will_need};
 
 use super::clocks::{Clocks, On};
+use super::open_files::most_open_here;
 
 /// Rows of at least this size are read without being asked for.
 const LONG_ROW: u64 = 8 << 20;
 
 /// The least that the kernel reads for a value.
 const PAGE: u64 = 4096;
-
-/// How many files are open beside their maps, at most; and this part of those that the process may have, of which a
-/// system may allow no more than 1,024.
-const OPEN_FILES: u64 = 256;
-const OPEN_FILES_OF_ALL: u64 = 8;
-
-fn open_files() -> usize {
-    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-    (most / OPEN_FILES_OF_ALL).min(OPEN_FILES) as usize
-}
 
 /// A value without a file is read from the map in pieces of this size.
 const PIECE: usize = 1 << 20;
@@ -113,7 +103,7 @@ impl LateFiles {
     /// Reads rows of this shard, which are of `row_bytes` in the mean, when they are gathered.
     pub(crate) fn add(&mut self, number: u32, shard: &Arc<Shard>, row_bytes: u64) {
         self.remove(number);
-        let file = LateFile::new(shard, row_bytes, self.open < open_files());
+        let file = LateFile::new(shard, row_bytes, self.open < most_open_here());
         self.open += usize::from(file.file.is_some());
         self.files.insert(number, Arc::new(file));
     }
@@ -154,8 +144,8 @@ impl Late {
         self.rows.iter().all(Option::is_none)
     }
 
-    /// Copies values of a step's rows from number `first` on, one after the other, to `out`. At most `ahead` bytes, and a value, have been asked for
-    /// and not been read.
+    /// Copies values of a step's rows from number `first` on, one after the other, to `out`. At most `ahead` bytes, and a value, have
+    /// been asked for and not been read.
     pub(crate) fn copy(
         &self,
         first: usize,

@@ -16,6 +16,7 @@ mod error;
 mod late;
 mod lent;
 mod nodes;
+mod open_files;
 mod open_stores;
 mod order;
 mod pool;

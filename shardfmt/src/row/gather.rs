@@ -316,7 +316,7 @@ impl RowCodec {
     }
 }
 
-/// Values that are encoded from where they lie are read in stretches of about so many bytes.
+/// The target size, in bytes, of a stretch of values. The rows of a stretch are read, and then encoded at once.
 const STRETCH: usize = 4 << 20;
 
 /// Cuts rows into stretches whose values have at least [`STRETCH`] bytes together, but for the last one.

@@ -38,7 +38,7 @@ pub use detached::StoredBatch;
 pub use entry::{LABEL_COLUMN, Labels, ShardEntry};
 pub use ipc::schema_from;
 pub(crate) use ipc::{BlockPlace, IpcFile, TRAILER_BYTES, decode_block};
-pub use pages::{are_resident, nothing_beside, populate, seem_resident, will_need};
+pub use pages::{are_resident, file_will_need, nothing_beside, populate, seem_resident, will_need};
 pub use ranges::RangePlan;
 pub use sidecar::Sidecar;
 pub use writer::{FinishedShard, ShardWriter};

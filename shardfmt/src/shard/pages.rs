@@ -1,8 +1,11 @@
 //! Which pages of mapped memory are there, and asking the kernel for those that are not. Knows nothing of shards.
 
+use std::fs::File;
 use std::io;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
+use rustix::fs::fadvise;
 use rustix::mm::{Advice, madvise};
 
 /// Reads the pages that `bytes` lie in, if they are not in memory, and enters them into the page table: a disk that does not
@@ -29,6 +32,17 @@ pub fn will_need(bytes: &[u8]) {
     for piece in bytes.chunks(ASKED_AT_ONCE) {
         // A wish: if it is not heard, they are read later.
         let _ = advise(piece, Advice::WillNeed);
+    }
+}
+
+/// As [`will_need`], of `len` bytes of a file from `offset` on.
+pub fn file_will_need(file: &File, offset: u64, len: u64) {
+    let (mut at, mut left) = (offset, len);
+    while let Some(piece) = NonZeroU64::new(left.min(ASKED_AT_ONCE as u64)) {
+        // A wish, as above.
+        let _ = fadvise(file, at, Some(piece), rustix::fs::Advice::WillNeed);
+        at = at.saturating_add(piece.get());
+        left -= piece.get();
     }
 }
 

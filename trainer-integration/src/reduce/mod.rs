@@ -62,14 +62,13 @@ impl AllReduce {
 impl Reduction {
     /// Why it does not go with an optimizer.
     pub fn refusal(self, optimizer: Optimizer) -> Option<&'static str> {
-        match (self, optimizer) {
-            (Reduction::Fast(Compression::Dgc(_)), Optimizer::Sgd { momentum, .. }) => (!(0.0..1.0)
-                .contains(&momentum))
-            .then_some("deep gradient compression needs a momentum from 0 to below 1"),
-            (Reduction::Fast(Compression::Dgc(_)), _) => {
+        let Reduction::Fast(Compression::Dgc(_)) = self else { return None };
+        match optimizer {
+            Optimizer::Sgd { momentum, .. } if (0.0..1.0).contains(&momentum) => None,
+            Optimizer::Sgd { .. } => Some("deep gradient compression needs a momentum from 0 to below 1"),
+            _ => {
                 Some("deep gradient compression adds up the momentum of sgd; choose that optimizer, or topk")
             }
-            _ => None,
         }
     }
 }

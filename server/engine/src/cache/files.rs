@@ -4,29 +4,14 @@
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
-use rustix::fs::{Advice, fadvise};
+use shardfmt::shard::file_will_need;
 
 use super::{CacheError, Location};
-
-/// Linux begins to read no more for one call than the disk's `read_ahead_kb` (128 by default).
-const ASKED_AT_ONCE: u64 = 128 << 10;
-
-/// Asks the disk for bytes of a file, which will be read next, and does not wait.
-pub fn begin_to_read(file: &File, offset: u64, len: u32) {
-    let (mut at, mut left) = (offset, u64::from(len));
-    while let Some(len) = NonZeroU64::new(ASKED_AT_ONCE.min(left)) {
-        // A wish: if it is not heard, they are read later.
-        let _ = fadvise(file, at, Some(len), Advice::WillNeed);
-        at = at.saturating_add(len.get());
-        left -= len.get();
-    }
-}
 
 /// Reads grains by [`Location`], keeping a bounded number of files open: for processes that share a machine with the
 /// cache and know the places of grains. An unlinked segment stays readable as long as it is open here.
@@ -104,7 +89,7 @@ impl OpenFiles {
 
     pub(super) fn will_need(&self, location: &Location) {
         let Ok(file) = self.file(&location.segment) else { return };
-        begin_to_read(&file, location.offset, location.len);
+        file_will_need(&file, location.offset, location.len.into());
     }
 
     /// Closes the file as soon as no one uses it.

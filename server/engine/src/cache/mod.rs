@@ -35,7 +35,7 @@ use tracing::warn;
 
 pub use error::CacheError;
 use files::OpenFiles;
-pub use files::{SegmentReader, begin_to_read};
+pub use files::SegmentReader;
 pub(crate) use format::resting_bytes;
 use index::Place;
 use open::Marker;

@@ -248,18 +248,11 @@ impl Engine {
         grains: &[GrainNo],
         loose: &HashMap<GrainNo, Bytes>,
     ) -> Vec<(GrainNo, Bytes)> {
-        let found: Vec<_> =
-            grains.iter().map(|grain| (*grain, run.key(*grain), loose.get(grain).cloned())).collect();
-        let engine = Arc::clone(self);
-        let read = move || {
-            let cached = found.iter().filter(|(_, _, bytes)| bytes.is_none()).map(|(_, key, _)| key);
-            engine.begin_to_read(cached);
-            let read = found.into_iter().filter_map(|(grain, key, bytes)| {
-                Some((grain, bytes.or_else(|| engine.read_or_discard(&key))?))
-            });
-            read.collect()
-        };
-        blocking(read).await
+        let absent = grains.iter().copied().filter(|grain| !loose.contains_key(grain));
+        let mut read = self.read_cached(run, absent).await;
+        let bytes =
+            |grain: &GrainNo| Some((*grain, loose.get(grain).cloned().or_else(|| read.remove(grain))?));
+        grains.iter().filter_map(bytes).collect()
     }
 
     /// Takes a stream of grains from a peer; the answer promises that the stored grains are durable.

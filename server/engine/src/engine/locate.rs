@@ -86,19 +86,12 @@ impl Engine {
                 Some(Located::File { segment: self.pass(&at.segment)?, offset: at.offset, len: at.len })
             }
         };
-        let mut files: BTreeMap<GrainNo, Located> = BTreeMap::new();
-        let sent = grains.iter().copied().filter(|grain| {
-            if sparse.contains_key(grain) {
-                return false;
-            }
-            let file = lent(grain);
-            let is_sent = file.is_none() && !loose.contains_key(grain);
-            files.extend(file.map(|file| (*grain, file)));
-            is_sent
-        });
-        let sent: Vec<GrainNo> = sent.collect();
-        let read = self.read_cached(&run, sent.iter().copied()).await;
-        loose.extend(sent.into_iter().zip(read).filter_map(|(grain, bytes)| Some((grain, bytes?))));
+        let whole = || grains.iter().copied().filter(|grain| !sparse.contains_key(grain));
+        let files: BTreeMap<GrainNo, Located> =
+            whole().filter_map(|grain| Some((grain, lent(&grain)?))).collect();
+        let sent = whole().filter(|grain| !files.contains_key(grain) && !loose.contains_key(grain));
+        let read = self.read_cached(&run, sent).await;
+        loose.extend(read);
 
         let mut reply = Vec::with_capacity(grains.len());
         let mut inline = Vec::new();
@@ -109,8 +102,8 @@ impl Engine {
                 reply.push(Located::Rows { len: len(bytes) });
                 continue;
             }
-            let located = match files.remove(&grain) {
-                Some(file) => file,
+            let located = match files.get(&grain) {
+                Some(file) => file.clone(),
                 None => {
                     let bytes = match loose.get(&grain) {
                         Some(bytes) => bytes.clone(),
@@ -137,14 +130,13 @@ impl Engine {
         let mut all =
             self.obtain_for((Wanted::ToRead, Keep::All), run, epoch, grains.iter().copied()).await?;
         self.check(run, epoch, grains, &mut all).await?;
-        let cached: Vec<GrainNo> = grains.iter().copied().filter(|grain| !all.contains_key(grain)).collect();
-        let read = self.read_cached(run, cached.iter().copied()).await;
-        for (grain, bytes) in cached.into_iter().zip(read) {
-            let bytes = match bytes {
-                Some(bytes) => bytes,
-                None => self.fetch_bytes(run, epoch, grain).await?,
-            };
-            all.insert(grain, bytes);
+        let cached = grains.iter().copied().filter(|grain| !all.contains_key(grain));
+        let read = self.read_cached(run, cached).await;
+        all.extend(read);
+        for grain in grains {
+            if !all.contains_key(grain) {
+                all.insert(*grain, self.fetch_bytes(run, epoch, *grain).await?);
+            }
         }
         Ok(all)
     }
@@ -269,7 +261,7 @@ impl Engine {
         grain: GrainNo,
     ) -> Result<Bytes, EngineError> {
         loop {
-            if let Some(Some(bytes)) = self.read_cached(run, [grain]).await.pop() {
+            if let Some(bytes) = self.read_cached(run, [grain]).await.remove(&grain) {
                 return Ok(bytes);
             }
             if let Some(bytes) =
@@ -280,27 +272,28 @@ impl Engine {
         }
     }
 
-    /// The bytes of grains from the cache, in their order, unverified: the receiver verifies. `None` for those
-    /// that are not here.
+    /// The bytes of those of the grains that are in the cache, unverified: the receiver verifies.
     pub(crate) async fn read_cached(
         self: &Arc<Self>,
         run: &RunState,
         grains: impl IntoIterator<Item = GrainNo>,
-    ) -> Vec<Option<Bytes>> {
-        let keys: Vec<GrainKey> = grains.into_iter().map(|grain| run.key(grain)).collect();
-        if keys.is_empty() {
-            return Vec::new();
+    ) -> HashMap<GrainNo, Bytes> {
+        let wanted: Vec<(GrainNo, GrainKey)> =
+            grains.into_iter().map(|grain| (grain, run.key(grain))).collect();
+        if wanted.is_empty() {
+            return HashMap::new();
         }
         let engine = Arc::clone(self);
         let read = move || {
-            engine.begin_to_read(&keys);
-            keys.iter().map(|key| engine.read_or_discard(key)).collect()
+            engine.begin_to_read(wanted.iter().map(|(_, key)| key));
+            let read = |(grain, key): &(GrainNo, GrainKey)| Some((*grain, engine.read_or_discard(key)?));
+            wanted.iter().filter_map(read).collect()
         };
         blocking(read).await
     }
 
     /// Has the disk read these grains side by side. One that is alone is read at once anyway.
-    pub(super) fn begin_to_read<'a>(&self, keys: impl IntoIterator<Item = &'a GrainKey>) {
+    fn begin_to_read<'a>(&self, keys: impl IntoIterator<Item = &'a GrainKey>) {
         let places: Vec<Location> = keys.into_iter().filter_map(|key| self.cache.get(key)).collect();
         if places.len() > 1 {
             places.iter().for_each(|at| self.cache.will_need(at));
@@ -324,7 +317,7 @@ impl Engine {
     }
 
     /// The same, blocking. What cannot be read is no longer here.
-    pub(super) fn read_or_discard(&self, key: &GrainKey) -> Option<Bytes> {
+    fn read_or_discard(&self, key: &GrainKey) -> Option<Bytes> {
         let (_, read) = self.read_now(key)?;
         match read {
             Ok(bytes) => Some(bytes),

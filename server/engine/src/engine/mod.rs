@@ -642,19 +642,20 @@ impl PeerService for Arc<Engine> {
             }
         } else {
             let read = self.read_cached(&run, asked.iter().map(|(_, grain)| *grain)).await;
-            for ((at, grain), bytes) in asked.into_iter().zip(read) {
-                if bytes.is_none() {
+            for (at, grain) in asked {
+                answer[at] = read.get(&grain).cloned();
+                if answer[at].is_none() {
                     missing.entry(run.shard_of(grain)).or_insert_with(Vec::new).push((at, grain));
                 }
-                answer[at] = bytes;
             }
         }
         if request.effort == FetchMode::Cached {
             self.await_own_reads(&run, from, request.epoch, &missing).await;
-            let here = missing.values().flatten().filter(|(_, grain)| self.is_resident(&run, *grain));
-            let here: Vec<(usize, GrainNo)> = here.copied().collect();
-            let read = self.read_cached(&run, here.iter().map(|(_, grain)| *grain)).await;
-            here.into_iter().zip(read).for_each(|((at, _), bytes)| answer[at] = bytes);
+            let here = missing.values().flatten().map(|(_, grain)| *grain);
+            let read = self.read_cached(&run, here.filter(|grain| self.is_resident(&run, *grain))).await;
+            for (at, grain) in missing.values().flatten() {
+                answer[*at] = read.get(grain).cloned();
+            }
         }
         if request.effort == FetchMode::Read {
             self.know_placement(&run, request.generation).await;

@@ -639,7 +639,7 @@ const NEIGHBOURS: usize = 3;
 /// A link of 400 Mbit/s holds 5 MB in a round trip of 100 ms, and each shard costs two of these.
 pub(super) const SHARDS_AT_ONCE: RangeInclusive<u32> = 4..=16;
 
-/// A shard of at most so many bytes is a small one.
+/// The largest size of a small shard, in bytes.
 const SMALL_SHARD: u64 = 4 << 20;
 
 /// How many of the [most](SHARDS_AT_ONCE) shards at once this one counts for, by the memory that it takes.

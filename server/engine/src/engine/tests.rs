@@ -720,7 +720,7 @@ async fn grains_that_are_not_what_they_should_be_are_refused_and_change_nothing(
     let mut loose = one.obtain(&state, 0, [good, staying]).await.expect("the store is there");
     let mut bytes = async |grain| match loose.remove(&grain) {
         Some(bytes) => bytes,
-        None => one.read_cached(&state, [grain]).await.remove(0).expect("just brought here"),
+        None => one.read_cached(&state, [grain]).await.remove(&grain).expect("just brought here"),
     };
     let (bytes, stays) = (bytes(good).await, bytes(staying).await);
     let key = state.key(good);

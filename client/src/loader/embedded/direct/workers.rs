@@ -10,11 +10,11 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow::buffer::Buffer;
-use rustix::process::{Resource, getrlimit};
 use shardfmt::row::{Memory, RowEncoder, Rows};
 use shardfmt::shard::{StoredBatch, populate, will_need};
 use shardfmt::{Shard, ShardError};
 
+use super::super::super::open_files::most_open_here;
 use super::super::super::pool::Pool;
 use super::super::super::{LoadError, spawn};
 use super::blocks::{Block, Blocks};
@@ -23,10 +23,6 @@ use super::file::{DirectFile, FileId};
 use super::probe;
 use super::sweeps::Pick;
 use super::way::{Data, Disk, is_clear};
-
-/// How many files are open at most, and which part of those that the process may have open.
-const OPEN_FILES: u64 = 256;
-const OF_ALL_FILES: u64 = 8;
 
 /// Of dropped rows, these numbers at least and at most.
 const FEWEST_FREE: u64 = 4;
@@ -136,10 +132,8 @@ struct Files {
 }
 
 impl Files {
-    /// For a process that may have this many files open; `None` if any number.
-    fn of(limit: Option<u64>) -> Self {
-        let most = limit.map_or(OPEN_FILES, |limit| (limit / OF_ALL_FILES).clamp(1, OPEN_FILES));
-        Self { most: most as usize, known: HashMap::new(), open: HashMap::new() }
+    fn of(most: usize) -> Self {
+        Self { most, known: HashMap::new(), open: HashMap::new() }
     }
 
     /// Keeps a file open, unless its shard was removed meanwhile: a job that was given before may read it still.
@@ -207,7 +201,7 @@ impl Workers {
             more_rows: Condvar::new(),
             more_parts: Condvar::new(),
             done: Condvar::new(),
-            files: Mutex::new(Files::of(getrlimit(Resource::Nofile).current)),
+            files: Mutex::new(Files::of(most_open_here())),
             of_rows: Pool::of_pages(free_rows as usize),
             of_bundles: Blocks::new(bundle.bytes, memory, memory),
             of_parts: Blocks::new(part_bytes, memory, part_bytes * parts_at_once as u64),
@@ -473,6 +467,7 @@ pub(super) mod tests {
     use shardfmt::ShardWriter;
     use tempfile::TempDir;
 
+    use super::super::super::super::open_files::most_open;
     use super::*;
 
     /// Of the rows of shards of tests.
@@ -603,11 +598,11 @@ pub(super) mod tests {
 
     #[test]
     fn files_are_open_up_to_a_part_of_what_the_process_may() {
-        let most = [None, Some(u64::MAX), Some(1024), Some(7), Some(0)].map(|limit| Files::of(limit).most);
+        let most = [None, Some(u64::MAX), Some(1024), Some(7), Some(0)].map(most_open);
         assert_eq!(most, [256, 256, 128, 1, 1]);
         let dir = directory();
         let shards: Vec<_> = (0..3).map(|number| shard(&dir, number, 10)).collect();
-        let mut files = Files::of(Some(16));
+        let mut files = Files::of(most_open(Some(16)));
         for (number, shard) in (0u32..).zip(&shards) {
             let path = shard.path().expect("a file");
             files.known.insert(number, FileId::at(path).expect("is there"));
