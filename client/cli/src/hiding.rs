@@ -35,8 +35,9 @@ const HANDLING: Duration = Duration::from_millis(10);
 const ROUND_TRIPS: f64 = 1.5;
 /// A node sends this many times as fast as it must.
 const HEADROOM: f64 = 1.25;
-/// The part of an epoch in which an exchange is sent.
-const WINDOW: f64 = 0.9;
+/// The part of an epoch in which an exchange is sent, as tenths: a float's rounding would put a chunk that is due at the end of a
+/// step into the next one.
+const WINDOW_TENTHS: u64 = 9;
 
 /// An epoch's exchange as the node with the most bytes sees it, beside the steps of the epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,15 +101,19 @@ impl Hiding {
 
     /// What must fit into an epoch: none, if nothing is exchanged.
     fn bounds(&self) -> impl Iterator<Item = Bound> {
-        let (chunks, steps) = (f64::from(self.chunks), self.steps as f64);
-        let sent_in = move |chunk: f64| ((WINDOW * steps * chunk / chunks).ceil() - 1.0).max(0.0);
-        let queued = (0..self.chunks).map(f64::from).map(move |chunk| Bound {
-            steps_left: steps - sent_in(chunk),
-            link_shares: (chunks - chunk) / chunks,
+        let Self { chunks, steps, .. } = *self;
+        let epoch = steps as f64;
+        let sent_in = move |chunk: u32| {
+            let due = u128::from(WINDOW_TENTHS) * u128::from(steps) * u128::from(chunk);
+            due.div_ceil(10 * u128::from(chunks)).saturating_sub(1) as f64
+        };
+        let queued = (0..chunks).map(move |chunk| Bound {
+            steps_left: epoch - sent_in(chunk),
+            link_shares: f64::from(chunks - chunk) / f64::from(chunks),
         });
-        let last = sent_in(chunks - 1.0);
-        let paced = last + (WINDOW * steps - last).max(0.0) / HEADROOM;
-        let paced = Bound { steps_left: steps - paced, link_shares: 0.0 };
+        let (last, window) = (sent_in(chunks - 1), WINDOW_TENTHS as f64 / 10.0 * epoch);
+        let paced = last + (window - last).max(0.0) / HEADROOM;
+        let paced = Bound { steps_left: epoch - paced, link_shares: 0.0 };
         queued.chain([paced]).filter(|_| self.link > 0.0)
     }
 }
@@ -206,6 +211,14 @@ mod tests {
             let exposed = it.exposed_s(step) - HANDLING.as_secs_f64();
             prop_assert!((exposed - (times - 1.0) * epoch).abs() < 1e-6 * epoch, "{exposed}");
         }
+    }
+
+    /// 0.9 * 31 * 30 / 31 is a little more than 27 in floating point.
+    #[test]
+    fn a_chunk_that_is_due_at_the_end_of_a_step_is_sent_in_it() {
+        let (hiding, step) = (hiding(1.0, 451, 31, 31), 0.039);
+        let exposed = hiding.exposed_s(Duration::from_secs_f64(step));
+        assert!((exposed - played(&hiding, step)).abs() < NEAR, "{exposed}");
     }
 
     #[test]
