@@ -471,6 +471,30 @@ impl Cache {
         state.limit.saturating_sub(state.used)
     }
 
+    /// Whether `bytes` more could be put now, under the limit and on the disk.
+    ///
+    /// # Errors
+    ///
+    /// [`CacheError::Full`] or [`CacheError::DiskFull`], as a put would give.
+    pub fn check_room(&self, bytes: u64) -> Result<(), CacheError> {
+        let (used, limit) = {
+            let state = self.state();
+            (state.used, state.limit)
+        };
+        if used.saturating_add(bytes) > limit {
+            let (dir, used, limit) = (self.dir.clone(), ByteSize(used), ByteSize(limit));
+            return Err(CacheError::Full { dir, needed: bytes, used, limit });
+        }
+        self.check_disk(bytes)
+    }
+
+    fn check_disk(&self, needed: u64) -> Result<(), CacheError> {
+        match self.reserve.admits(&self.dir, needed) {
+            true => Ok(()),
+            false => Err(CacheError::DiskFull { dir: self.dir.clone(), needed }),
+        }
+    }
+
     /// How many grains are here.
     pub fn len(&self) -> usize {
         self.state().index.len()
@@ -565,9 +589,7 @@ impl Cache {
     }
 
     fn reserve(&self, key: &GrainKey, class: &Class, len: u64) -> Result<Reservation, CacheError> {
-        if !self.reserve.admits(&self.dir, len) {
-            return Err(CacheError::DiskFull { dir: self.dir.clone(), needed: len });
-        }
+        self.check_disk(len)?;
         let mut state = self.state();
         if state.closed {
             return Err(CacheError::Closed { dir: self.dir.clone() });

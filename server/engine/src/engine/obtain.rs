@@ -577,9 +577,9 @@ impl Engine {
         let filled = stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(shards_at_once(&run.manifest), |grains| async {
                 // Grains without room are not read twice: they will be misses in their turn.
-                let has_room = || !self.is_short(run, epoch) || self.cache.free() >= resting(&grains);
                 if !is_full.load(Relaxed)
-                    && (!has_room() || !self.obtain(run, epoch, grains).await?.is_empty())
+                    && (!self.finds_room(run, epoch, resting(&grains)).await
+                        || !self.obtain(run, epoch, grains).await?.is_empty())
                 {
                     is_full.store(true, Relaxed);
                 }
@@ -588,6 +588,22 @@ impl Engine {
             .await;
         run.stretches.note(Work::Fill, epoch, None, missing.len() as u64, began);
         filled
+    }
+
+    /// Whether `bytes` more fit under the cache's limit and on its disk, at once or when room has been made. A placement changes
+    /// many times while nodes come and go, and each is filled for: without this question, all that a full disk does not take would
+    /// be read for each.
+    async fn finds_room(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, bytes: u64) -> bool {
+        let Err(error) = self.cache.check_room(bytes) else { return true };
+        if self.is_short(run, epoch) {
+            return false;
+        }
+        let (engine, run) = (Arc::clone(self), Arc::clone(run));
+        let make = move || {
+            engine.make_room(&run, engine.room_for(bytes, &error));
+            engine.cache.check_room(bytes).is_ok()
+        };
+        blocking(make).await
     }
 
     /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has

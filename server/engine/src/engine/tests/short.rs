@@ -316,3 +316,26 @@ async fn what_another_node_hosts_gives_way_to_what_comes() {
     assert_eq!(cluster.origin_bytes(), before, "there is room for all");
     cluster.end().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_read_to_fill_a_full_disk_however_often_the_placement_changes() {
+    let cluster = World::of(Making { nodes: 2, ..Making::default() }).await;
+    cluster.know_each_other(2).await;
+    for engine in &cluster.engines {
+        engine.cache.keep_free(Some(u64::MAX));
+    }
+    let name = run("r");
+    cluster.attach(&name, 2, 0).await;
+    let engine = &cluster.engines[0];
+    let state = engine.run(&name).await.expect("attached");
+    for _generation in 0..20 {
+        engine.ensure(&state, 0).await.expect("there is nothing to read");
+    }
+    assert_eq!(cluster.origin_bytes(), 0, "there is no room for it");
+
+    engine.cache.keep_free(Some(0));
+    engine.ensure(&state, 0).await.expect("the store is there");
+    let hosted = state.hosted_grains(&engine.node, 0);
+    assert!(!hosted.is_empty() && hosted.iter().all(|grain| engine.is_resident(&state, *grain)));
+    cluster.end().await;
+}
