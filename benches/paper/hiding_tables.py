@@ -24,7 +24,7 @@ class ClosedForm:
         self.handling = constant(r"const HANDLING: Duration = Duration::from_millis\((\d+)\);") / 1000
         self.round_trips = constant(r"const ROUND_TRIPS: f64 = ([\d.]+);")
         self.headroom = constant(r"const HEADROOM: f64 = ([\d.]+);")
-        self.window = constant(r"const WINDOW: f64 = ([\d.]+);")
+        self.window_tenths = int(constant(r"const WINDOW_TENTHS: u64 = (\d+);"))
 
     @staticmethod
     def planned_bytes(line):
@@ -40,10 +40,10 @@ class ClosedForm:
         """How long each epoch waits for it."""
         link, chunks, steps, step = self.link_s(line), line["chunks"], line["steps"], line["step_ms"] / 1000
         latency = self.handling + self.round_trips * 2 * line["delay_ms"] / 1000
-        sent_in = lambda chunk: max(0, math.ceil(self.window * steps * chunk / chunks) - 1)
+        sent_in = lambda chunk: max(0, -(-self.window_tenths * steps * chunk // (10 * chunks)) - 1)
         queued = max(link * (chunks - chunk) / chunks + sent_in(chunk) * step for chunk in range(chunks))
         last = sent_in(chunks - 1)
-        paced = (last + max(0.0, self.window * steps - last) / self.headroom) * step
+        paced = (last + max(0.0, self.window_tenths * steps / 10 - last) / self.headroom) * step
         return max(0.0, latency - steps * step + max(queued, paced))
 
 

@@ -159,6 +159,20 @@ impl<'a> Grain<'a> {
     /// [`GrainError::Corrupt`] when these are not exactly the rows that `key` names. Their sender is at
     /// fault.
     pub fn verify(&self, key: GrainKey, shard_rows: u32, root: NodeHash) -> Result<(), GrainError> {
+        self.verified_digests(key, shard_rows, root).map(drop)
+    }
+
+    /// As [`verify`](Self::verify), and gives the digest of each row.
+    ///
+    /// # Errors
+    ///
+    /// As [`verify`](Self::verify).
+    pub fn verified_digests(
+        &self,
+        key: GrainKey,
+        shard_rows: u32,
+        root: NodeHash,
+    ) -> Result<Vec<RowDigest>, GrainError> {
         let expected = merkle::rows_in_grain(shard_rows, key.rows, key.index);
         let Some(expected) = expected.filter(|_| key.rows.is_power_of_two()) else {
             return Err(GrainError::NoSuchGrain { key, shard_rows });
@@ -167,11 +181,16 @@ impl<'a> Grain<'a> {
             return Err(GrainError::WrongRowCount { key, expected, found: self.row_count() });
         }
         let digests = RowDigest::of_each(&self.rows().collect::<Vec<_>>());
-        let path: Vec<NodeHash> = self.path.iter().map(|node| NodeHash(*node)).collect();
+        let path: Vec<NodeHash> = self.path().collect();
         match merkle::verify(root, shard_rows, key.rows, key.index, &digests, &path) {
-            true => Ok(()),
+            true => Ok(digests),
             false => Err(GrainError::Corrupt { key }),
         }
+    }
+
+    /// The path from the grain's own node to the root of the shard, lowest first, as the bytes have it.
+    pub fn path(&self) -> impl ExactSizeIterator<Item = NodeHash> {
+        self.path.iter().map(|node| NodeHash(*node))
     }
 
     #[inline]

@@ -13,6 +13,7 @@ mod config;
 mod delivered;
 mod embedded;
 mod error;
+mod grains;
 mod late;
 mod lent;
 mod nodes;

@@ -16,15 +16,15 @@ use shardd_api::protocol::{
 };
 use shardd_plan::{GrainNo, Plan, Read};
 use shardd_store::http::{HttpClient, HttpError};
-use shardfmt::row::Rows;
 use shardfmt::shard::{nothing_beside, populate, will_need};
-use shardfmt::{ByteSize, Grain, GrainKey, Manifest, SparseGrain};
+use shardfmt::{ByteSize, Manifest};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered};
 use super::clocks::{Clocks, On};
+use super::grains::{AskAgain, GivenGrain, Grains, LentGrain, Verifier};
 use super::lent::{LocalServers, Place};
 use super::order::SourceRead;
 use super::source::{Reads, Ready, RowSource};
@@ -68,6 +68,8 @@ pub(crate) struct Nodes {
     view: Mutex<RunView>,
     /// A node has reported that its room is short: it is asked for rows.
     by_rows: AtomicBool,
+    /// A lent row was wrong: the next request says so.
+    doubts: AtomicBool,
     /// Epoch and position up to which the user has taken samples, and a signal that it has changed.
     consumed: Mutex<(u32, u64)>,
     has_consumed: Condvar,
@@ -103,6 +105,7 @@ impl Nodes {
                         transports: Mutex::default(),
                         view: Mutex::new(view),
                         by_rows: AtomicBool::new(by_rows),
+                        doubts: AtomicBool::new(false),
                         consumed: Mutex::new(start),
                         has_consumed: Condvar::new(),
                     });
@@ -328,13 +331,6 @@ struct Question {
     request: LocateRequest,
 }
 
-/// A grain's bytes, wherever they are.
-#[derive(Debug, Clone)]
-enum GrainBytes {
-    Mapped(Arc<Mmap>, Range<usize>),
-    Owned(Bytes),
-}
-
 /// Says before the training begins what caches that are too small will cost.
 fn warn_of_room(view: &RunView) {
     let Some(room) = view.room.filter(|room| room.from_store_bytes_per_epoch > 0) else { return };
@@ -347,22 +343,14 @@ fn warn_of_room(view: &RunView) {
     );
 }
 
-impl GrainBytes {
-    fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Mapped(map, range) => &map[range.clone()],
-            Self::Owned(bytes) => bytes,
-        }
-    }
-}
-
 /// The rows of a run, through its nodes.
 pub(crate) struct NodeRows {
     nodes: Arc<Nodes>,
-    plan: Arc<Plan>,
-    manifest: Arc<Manifest>,
+    verifier: Verifier,
     epoch: u32,
-    known: HashMap<GrainNo, GrainBytes>,
+    /// The grains of the window, and those with rows for later windows.
+    window: HashMap<GrainNo, GivenGrain>,
+    known: HashMap<GrainNo, GivenGrain>,
     /// The rows that the window wants of each grain, and those of them that came by themselves.
     rows: HashMap<GrainNo, Vec<u32>>,
     sparse: HashMap<GrainNo, Bytes>,
@@ -373,6 +361,8 @@ pub(crate) struct NodeRows {
     /// By the segments' passes.
     maps: HashMap<String, Arc<Mmap>>,
     lenders: LocalServers,
+    /// Nodes may lend.
+    borrows: bool,
     /// Passes of segments that were not to be had in this epoch, before the questions that were asked last...
     in_vain: HashSet<String>,
     /// ...and after them: several answers may name a segment that was dropped since they were given.
@@ -390,15 +380,15 @@ impl NodeRows {
         clocks: Arc<Clocks>,
         stop: CancellationToken,
     ) -> Self {
-        let (known, maps) = (HashMap::new(), HashMap::new());
+        let (window, known, maps) = (HashMap::new(), HashMap::new(), HashMap::new());
         let (rows, sparse) = (HashMap::new(), HashMap::new());
         let lenders = LocalServers::default();
         let (in_vain, just_lost) = (HashSet::new(), HashSet::new());
         Self {
             nodes,
-            plan,
-            manifest,
+            verifier: Verifier { plan, manifest },
             epoch: 0,
+            window,
             known,
             rows,
             sparse,
@@ -406,6 +396,7 @@ impl NodeRows {
             doubts: false,
             maps,
             lenders,
+            borrows: true,
             in_vain,
             just_lost,
             clocks,
@@ -416,38 +407,17 @@ impl NodeRows {
     /// Whether a grain may lie so: passes are short and plain, and no grain is larger than all rows of its shard.
     fn is_plausible(&self, grain: GrainNo, segment: &str, len: u32) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'"' && byte != b'\\';
-        let shard = &self.manifest.shards[self.plan.locate_grain(grain).shard as usize];
-        let ends = 4 * u64::from(self.plan.document().grain_rows.min(shard.rows));
+        let Verifier { plan, manifest } = &self.verifier;
+        let shard = &manifest.shards[plan.locate_grain(grain).shard as usize];
+        let ends = 4 * u64::from(plan.document().grain_rows.min(shard.rows));
         let most = shard.row_bytes.saturating_add(MAX_GRAIN_HEAD_BYTES + ends);
         segment.len() <= MAX_PASS && segment.bytes().all(is_plain) && u64::from(len) <= most
     }
 
-    /// Whether these bytes are the grain, by the manifest: no other word is taken, not a file's either.
-    fn is_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
-        let place = self.plan.locate_grain(grain);
-        let shard = &self.manifest.shards[place.shard as usize];
-        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
-        Grain::parse(bytes).and_then(|grain| grain.verify(key, shard.rows, shard.root)).is_ok()
-    }
-
-    /// Whether these bytes are the rows that are wanted of the grain, by the manifest.
-    fn are_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
-        let place = self.plan.locate_grain(grain);
-        let shard = &self.manifest.shards[place.shard as usize];
-        let key = GrainKey { shard: shard.id, rows: self.plan.document().grain_rows, index: place.index };
-        let has_all = |sparse: &SparseGrain<'_>| {
-            self.rows.get(&grain).is_some_and(|rows| rows.iter().all(|row| sparse.row(*row).is_some()))
-        };
-        let parsed = SparseGrain::parse(bytes).and_then(|sparse| {
-            sparse.verify(key, shard.rows, shard.root)?;
-            Ok(has_all(&sparse))
-        });
-        parsed.unwrap_or(false)
-    }
-
     /// How many grains to ask for at once.
     fn question_size(&self) -> usize {
-        let grain_bytes = self.manifest.row_bytes() / self.plan.grain_count().max(1) + 1;
+        let Verifier { plan, manifest } = &self.verifier;
+        let grain_bytes = manifest.row_bytes() / plan.grain_count().max(1) + 1;
         GRAINS_A_QUESTION
             .min(usize::try_from(BYTES_A_QUESTION / grain_bytes).unwrap_or(GRAINS_A_QUESTION))
             .max(1)
@@ -471,7 +441,7 @@ impl NodeRows {
             }
             self.in_vain.extend(std::mem::take(&mut self.just_lost));
             let by_server = self.choose(&left, attempt)?;
-            let doubted = std::mem::take(&mut self.doubts);
+            let doubted = std::mem::take(&mut self.doubts) | self.nodes.doubts.swap(false, Relaxed);
             let answers = self.ask_all(by_server, doubted).ok_or(LoadError::Stopped)?;
             left = Vec::new();
             let mut stale = attempt > 0;
@@ -490,7 +460,7 @@ impl NodeRows {
                         let (again, lent) = self.take(&server, wanted, &reply, &body, doubted);
                         // Grains in no segment come along in the answer, in every transport.
                         let is_sent = !reply.grains.iter().any(|at| matches!(at, Located::File { .. }));
-                        if let Some(by) = lent.or(is_sent.then_some(transport)) {
+                        if let Some(by) = lent.or(is_sent.then_some(transport)).filter(|_| self.borrows) {
                             self.nodes.took(&server, by);
                         }
                         left.extend(again);
@@ -581,7 +551,7 @@ impl NodeRows {
 
     /// How the grains of a node are got from now on.
     fn transport(&mut self, server: &str) -> Transport {
-        let Some(host) = &self.nodes.host else { return Transport::Stream };
+        let Some(host) = self.nodes.host.as_ref().filter(|_| self.borrows) else { return Transport::Stream };
         match self.nodes.record(server) {
             Some(record) => self.lenders.transport(server, &record, host),
             None => Transport::Stream,
@@ -609,13 +579,14 @@ impl NodeRows {
                     let end = at + *len as usize;
                     let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
-                    given.push((wanted, bytes.map(GrainBytes::Owned)));
+                    given.push((wanted, bytes.map(Unverified::Own)));
                 }
                 Located::Rows { len } => {
                     let end = at + *len as usize;
                     let bytes = body.get(at..end).map(Bytes::copy_from_slice);
                     at = end;
-                    match bytes.filter(|bytes| self.are_genuine(wanted.grain, bytes)) {
+                    let rows = self.rows.get(&wanted.grain).map_or(&[][..], Vec::as_slice);
+                    match bytes.filter(|bytes| self.verifier.are_genuine(wanted.grain, rows, bytes)) {
                         Some(bytes) => drop(self.sparse.insert(wanted.grain, bytes)),
                         None => again.push(wanted),
                     }
@@ -637,22 +608,27 @@ impl NodeRows {
         self.clocks.add(On::Disk, began.elapsed());
         given.extend(lying.into_iter().zip(lent));
         for (number, (wanted, bytes)) in given.into_iter().enumerate() {
-            match bytes {
-                Some(bytes) if self.is_genuine(wanted.grain, bytes.as_slice()) => {
+            let Some(bytes) = bytes else {
+                // Dropped since, and then it is not named again.
+                let named = number.checked_sub(sent).and_then(|lent| places.get(lent));
+                lost.extend(named.map(|place| place.segment.clone()));
+                again.push(wanted);
+                continue;
+            };
+            match bytes.verified(&self.verifier, wanted.grain, doubted) {
+                Some(grain) => {
                     came = came.or((number >= sent).then_some(by));
-                    self.known.insert(wanted.grain, bytes);
+                    self.window.insert(wanted.grain, grain.clone());
+                    // Each row is read once in an epoch.
+                    if self.verifier.rows_of(wanted.grain) > 1 {
+                        self.known.insert(wanted.grain, grain);
+                    }
                 }
-                Some(_) => {
+                None => {
                     // Damaged since it was checked. Where that was checked again, the lent bytes are not
                     // those that the node reads.
                     strange |= doubted && number >= sent;
                     self.doubts = true;
-                    again.push(wanted);
-                }
-                None => {
-                    // Dropped since, and then it is not named again.
-                    let named = number.checked_sub(sent).and_then(|lent| places.get(lent));
-                    lost.extend(named.map(|place| place.segment.clone()));
                     again.push(wanted);
                 }
             }
@@ -674,10 +650,10 @@ impl NodeRows {
 
     /// The grains that lie at these places of a node's segments, by whatever way is open; `None` for those that cannot be had
     /// that way, now or ever.
-    fn borrow(&mut self, server: &str, places: &[Place]) -> Vec<Option<GrainBytes>> {
+    fn borrow(&mut self, server: &str, places: &[Place]) -> Vec<Option<Unverified>> {
         if self.lenders.is_ring(server) {
             let copies = self.lenders.copies(server, places);
-            return copies.into_iter().map(|copy| copy.map(|copy| GrainBytes::Owned(copy.into()))).collect();
+            return copies.into_iter().map(|copy| copy.map(|copy| Unverified::Own(copy.into()))).collect();
         }
         places.iter().map(|place| self.map(server, place).and_then(|at| self.present(server, at))).collect()
     }
@@ -703,7 +679,7 @@ impl NodeRows {
 
     /// Drops grains from the network when they take too much memory, but not those wanted now.
     fn trim(&mut self, wanted: &BTreeSet<Wanted>) {
-        let owned = |bytes: &GrainBytes| if let GrainBytes::Owned(bytes) = bytes { bytes.len() } else { 0 };
+        let owned = |grain: &GivenGrain| if let GivenGrain::Owned(bytes) = grain { bytes.len() } else { 0 };
         if self.known.values().map(owned).sum::<usize>() > KEPT_BYTES {
             let wanted: HashSet<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
             self.known.retain(|grain, bytes| owned(bytes) == 0 || wanted.contains(grain));
@@ -721,8 +697,9 @@ impl NodeRows {
             Some(map) if map.len() >= range.end => Arc::clone(map),
             _ => {
                 let file = self.lenders.file(server, segment)?;
-                // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so the
-                // mapped bytes stay unchanged as long as the map lives, also when the file is unlinked.
+                // SAFETY: a segment is only ever appended to, never truncated or rewritten (docs/ARCHITECTURE.md), so no process
+                // changes the mapped bytes as long as the map lives, also when the file is unlinked. What a bad disk changes, the
+                // batch is checked for (`grains.rs`).
                 let map = match unsafe { Mmap::map(&file) } {
                     Ok(map) => Arc::new(map),
                     Err(error) => {
@@ -743,13 +720,13 @@ impl NodeRows {
     }
 
     /// The stretch, once its pages are in memory: one that cannot be read is an error here, not a signal later.
-    fn present(&mut self, server: &str, (map, range): (Arc<Mmap>, Range<usize>)) -> Option<GrainBytes> {
+    fn present(&mut self, server: &str, (map, range): (Arc<Mmap>, Range<usize>)) -> Option<Unverified> {
         // Pages that were dropped before their turn are read in one go, and not each when it is touched.
         if range.len() >= MANY_PAGES {
             will_need(&map[range.clone()]);
         }
         match populate(&map[range.clone()]) {
-            Ok(()) => Some(GrainBytes::Mapped(map, range)),
+            Ok(()) => Some(Unverified::Mapped(map, range)),
             Err(error) => {
                 warn!(server, %error, "a segment cannot be read; asking again");
                 self.doubts = true;
@@ -773,6 +750,10 @@ impl RowSource for NodeRows {
             self.in_vain.clear();
             self.just_lost.clear();
         }
+        if self.nodes.doubts.load(Relaxed) {
+            // One was wrong where it lay: the others are asked for again, too.
+            self.known.retain(|_, grain| matches!(grain, GivenGrain::Owned(_)));
+        }
         let wanted: BTreeSet<Wanted> =
             window.iter().copied().flatten().flatten().map(|of| Wanted::of(&of.read)).collect();
         self.trim(&wanted);
@@ -780,35 +761,73 @@ impl RowSource for NodeRows {
         for read in window.iter().copied().flatten().flatten().map(|of| &of.read) {
             self.rows.entry(read.grain).or_default().push(read.row);
         }
-        let missing =
-            wanted.iter().filter(|wanted| !self.known.contains_key(&wanted.grain)).copied().collect();
+        let known = |wanted: &Wanted| Some((wanted.grain, self.known.get(&wanted.grain)?.clone()));
+        self.window = wanted.iter().filter_map(known).collect();
+        let missing = wanted.into_iter().filter(|wanted| !self.window.contains_key(&wanted.grain)).collect();
         let (began, of_files) = (Instant::now(), self.clocks.spent(On::Disk));
         self.bring(missing)?;
         let of_files = self.clocks.spent(On::Disk) - of_files;
         self.clocks.add(On::Network, began.elapsed().saturating_sub(of_files));
-        let sparse = std::mem::take(&mut self.sparse);
-        let ready = |wanted: Wanted| Some((wanted.grain, self.known.get(&wanted.grain)?.clone()));
-        Ok(Arc::new(Grains { whole: wanted.into_iter().filter_map(ready).collect(), sparse }))
+        Ok(Arc::new(self.take_window(self.way_again())))
     }
 }
 
-/// The grains of a window, or the wanted ones.
-struct Grains {
-    whole: HashMap<GrainNo, GrainBytes>,
-    sparse: HashMap<GrainNo, Bytes>,
+impl NodeRows {
+    /// The grains of the window, as they came.
+    fn take_window<A>(&mut self, asks_again: A) -> Grains<A> {
+        let (whole, sparse) = (std::mem::take(&mut self.window), std::mem::take(&mut self.sparse));
+        Grains { whole, sparse, verifier: self.verifier.clone(), asks_again }
+    }
+
+    fn way_again(&self) -> WayAgain {
+        WayAgain {
+            nodes: Arc::clone(&self.nodes),
+            verifier: self.verifier.clone(),
+            epoch: self.epoch,
+            clocks: Arc::clone(&self.clocks),
+            stop: self.stop.clone(),
+        }
+    }
 }
 
-impl Ready for Grains {
-    fn rows(&self, reads: &[SourceRead]) -> Rows<'_> {
-        let row = |SourceRead { read, .. }: &SourceRead| {
-            if let Some(bytes) = self.sparse.get(&read.grain) {
-                let sparse = SparseGrain::parse(bytes).expect("parsed when it came in");
-                return sparse.row(read.row).expect("it was looked for when it came in");
-            }
-            let grain = Grain::parse(self.whole[&read.grain].as_slice()).expect("parsed when it came in");
-            grain.row(read.row)
-        };
-        Rows::Canonical(reads.iter().map(row).collect())
+/// A grain's bytes as a node gave them.
+enum Unverified {
+    Own(Bytes),
+    Mapped(Arc<Mmap>, Range<usize>),
+}
+
+impl Unverified {
+    /// The grain, if these bytes are it; of a lent one of one row `at_once` or in its batch.
+    fn verified(self, verifier: &Verifier, grain: GrainNo, at_once: bool) -> Option<GivenGrain> {
+        match self {
+            Self::Own(bytes) => verifier.is_genuine(grain, &bytes).then_some(GivenGrain::Owned(bytes)),
+            Self::Mapped(map, range) => LentGrain::in_map(verifier, grain, (map, range), at_once)
+                .map(|grain| GivenGrain::Lent(Arc::new(grain))),
+        }
+    }
+}
+
+/// Asks nodes for the bytes of rows that are wrong in a lent file.
+struct WayAgain {
+    nodes: Arc<Nodes>,
+    verifier: Verifier,
+    epoch: u32,
+    clocks: Arc<Clocks>,
+    stop: CancellationToken,
+}
+
+impl AskAgain for WayAgain {
+    fn again(&self, SourceRead { read, .. }: &SourceRead) -> Result<Grains<()>, LoadError> {
+        debug!(grain = %read.grain, "a lent row is wrong; asking again for its bytes");
+        // The next window is verified as it comes, and by the nodes before.
+        self.nodes.doubts.store(true, Relaxed);
+        let Verifier { plan, manifest } = self.verifier.clone();
+        let (nodes, clocks, stop) = (Arc::clone(&self.nodes), Arc::clone(&self.clocks), self.stop.clone());
+        let mut rows = NodeRows::new(nodes, plan, manifest, clocks, stop);
+        (rows.epoch, rows.doubts, rows.borrows) = (self.epoch, true, false);
+        rows.rows.insert(read.grain, vec![read.row]);
+        rows.bring(vec![Wanted::of(read)])?;
+        Ok(rows.take_window(()))
     }
 }
 

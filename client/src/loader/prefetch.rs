@@ -1,19 +1,21 @@
 //! What a loader does ahead of its user: works out which rows the next steps need, has them made ready, and hands out the
 //! building of their batches.
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
 use super::clocks::Clocks;
 use super::delivered::Delivered;
 use super::late::Late;
-use super::order::{Cursor, Order, OrderId};
+use super::order::{Cursor, Order, OrderId, SourceRead};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Spans, StepSpan};
@@ -227,7 +229,96 @@ impl Builder {
         };
         self.codec.gather_with(rows, &*self.memory, &copy)
     }
+
+    /// The batch of these rows, and the digests of the rows in it where they are of use: for the audit, or since the rows may have
+    /// changed where they lie. A changed row is brought again.
+    fn gather_checked(
+        &self,
+        rows: Rows<'_>,
+        placed: &[Placed<'_>],
+        late: &Late,
+        clocks: &Clocks,
+    ) -> Result<(RecordBatch, Vec<RowDigest>), LoadError> {
+        let may_change = placed.iter().any(|row| row.ready.may_change());
+        if !may_change && !self.audit {
+            return Ok((self.gather(&rows, late, clocks)?, Vec::new()));
+        }
+        let mut again: BTreeMap<usize, Bytes> = BTreeMap::new();
+        loop {
+            let rows = with(&rows, &again);
+            let gathered = self.gather(&rows, late, clocks).and_then(|batch| {
+                let digests = digests_in(&self.codec, &batch)?;
+                Ok((batch, digests))
+            });
+            let digests = match &gathered {
+                Ok((_, digests)) => digests,
+                Err(_) if !may_change => return Ok(gathered?),
+                // Those that have changed may be no rows.
+                Err(_) => &digests_of(&rows)?,
+            };
+            // One that was brought again is right: what it is known by may have changed, too.
+            let is_wrong = |row: &usize| {
+                !again.contains_key(row) && !placed[*row].ready.is_genuine(placed[*row].read, digests[*row])
+            };
+            let wrong: Vec<usize> = (0..placed.len()).filter(is_wrong).collect();
+            if wrong.is_empty() {
+                return Ok(gathered?);
+            }
+            drop(rows);
+            for row in wrong {
+                again.insert(row, placed[row].ready.again(placed[row].read)?);
+            }
+        }
+    }
 }
+
+/// These rows, some of them replaced.
+fn with<'a>(rows: &'a Rows<'a>, replaced: &'a BTreeMap<usize, Bytes>) -> Cow<'a, Rows<'a>> {
+    match rows {
+        Rows::Canonical(rows) if !replaced.is_empty() => {
+            let mut rows = rows.clone();
+            replaced.iter().for_each(|(row, bytes)| rows[*row] = bytes);
+            Cow::Owned(Rows::Canonical(rows))
+        }
+        rows => Cow::Borrowed(rows),
+    }
+}
+
+/// A row of a batch, and where it is from.
+struct Placed<'a> {
+    read: &'a SourceRead,
+    ready: &'a dyn Ready,
+}
+
+/// The digest of each row of a batch.
+fn digests_in(codec: &RowCodec, batch: &RecordBatch) -> Result<Vec<RowDigest>, RowError> {
+    let encoder = codec.encoder(batch)?;
+    digests_of(&Rows::Columns((0..batch.num_rows()).map(|row| (&encoder, row)).collect()))
+}
+
+/// The digest of each row. Small rows are copied together: their digests are worked out several at a time.
+fn digests_of(rows: &Rows<'_>) -> Result<Vec<RowDigest>, RowError> {
+    let (mut digests, mut together, mut ends) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
+    let work_out = |together: &mut Vec<u8>, ends: &mut Vec<usize>, digests: &mut Vec<RowDigest>| {
+        let starts = std::iter::once(0).chain(ends.iter().copied());
+        let rows: Vec<&[u8]> = starts.zip(&*ends).map(|(start, end)| &together[start..*end]).collect();
+        digests.extend(RowDigest::of_each(&rows));
+        together.clear();
+        ends.clear();
+    };
+    rows.for_each_canonical(|row| {
+        together.extend_from_slice(row);
+        ends.push(together.len());
+        if together.len() >= DIGESTED_TOGETHER {
+            work_out(&mut together, &mut ends, &mut digests);
+        }
+    })?;
+    work_out(&mut together, &mut ends, &mut digests);
+    Ok(digests)
+}
+
+/// Bytes of rows whose digests are worked out together: they stay in a processor's nearer caches.
+const DIGESTED_TOGETHER: usize = 128 << 10;
 
 impl Task {
     /// Gathers the step's rows.
@@ -255,20 +346,15 @@ impl Task {
                 });
             }
             let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
-            let batch = builder.gather(&rows, &late, clocks)?;
-            if builder.audit {
-                let encoder = builder.codec.encoder(&batch)?;
-                // Rows that are read late are certain to be in memory in the batch alone.
-                let rows = match late.is_empty() {
-                    true => rows,
-                    false => Rows::Columns((0..batch.num_rows()).map(|row| (&encoder, row)).collect()),
-                };
-                let (mut number, mut piece) = (0, 0);
-                rows.for_each_canonical(|row| {
-                    piece += ends[piece..].iter().take_while(|end| **end <= number).count();
-                    number += 1;
-                    delivered[piece][index].digest_sum += DigestSum::from(RowDigest::of(row));
-                })?;
+            let of_pieces = pieces.iter().flat_map(|(reads, ready)| {
+                reads[index].iter().map(move |read| Placed { read, ready: &**ready })
+            });
+            let placed: Vec<Placed<'_>> = of_pieces.collect();
+            let (batch, digests) = builder.gather_checked(rows, &placed, &late, clocks)?;
+            let mut piece = 0;
+            for (number, digest) in digests.into_iter().enumerate().filter(|_| builder.audit) {
+                piece += ends[piece..].iter().take_while(|end| **end <= number).count();
+                delivered[piece][index].digest_sum += DigestSum::from(digest);
             }
             micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch });
         }

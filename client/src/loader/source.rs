@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+use shardfmt::RowDigest;
 use shardfmt::row::Rows;
 
 use super::LoadError;
 use super::late::LateFile;
 use super::order::SourceRead;
 
-/// Brings rows to where they can be gathered. Its rows have been verified against the manifests.
+/// Brings rows to where they can be gathered. Its rows have been verified against the manifests, or are in their batches.
 pub(crate) trait RowSource: Send {
     /// Makes ready the samples of a window of steps of one epoch; blocks until it is. What earlier windows
     /// read may be let go of, but for what their own [`Ready`] holds.
@@ -40,6 +42,21 @@ pub(crate) type Reads = Vec<Vec<SourceRead>>;
 pub(crate) trait Ready: Send + Sync {
     /// Where these rows lie; they are among those that were prepared.
     fn rows(&self, reads: &[SourceRead]) -> Rows<'_>;
+
+    /// Whether rows may be others than they were, or were not verified yet: each is then checked in its batch.
+    fn may_change(&self) -> bool {
+        false
+    }
+
+    /// Whether the row that is read has this digest.
+    fn is_genuine(&self, _read: &SourceRead, _row: RowDigest) -> bool {
+        true
+    }
+
+    /// The canonical bytes of a row that was found wrong: verified, and the loader's own. Blocks until they are here.
+    fn again(&self, _read: &SourceRead) -> Result<Bytes, LoadError> {
+        unreachable!("its rows do not change")
+    }
 
     /// Of each of these rows the file that it is read from when it is gathered, if it is read then; empty if none is.
     fn late(&self, _reads: &[SourceRead]) -> Vec<Option<Arc<LateFile>>> {

@@ -244,7 +244,9 @@ struct Watch {
 
 #[derive(Clone, Default)]
 struct Watched {
-    /// The most bytes that each node's segments took.
+    /// The most bytes that each node's segments took at any look...
+    looked: BTreeMap<String, u64>,
+    /// ...and at those before it last answered: what it computed after that, while it stopped, is not known.
     peak: BTreeMap<String, u64>,
     /// The most that each node computed for its runs at any time.
     computed: BTreeMap<String, u64>,
@@ -269,8 +271,8 @@ impl Watch {
             seen.looks += 1;
             for (node, dir) in &segments {
                 let lengths = files(dir).into_iter().filter_map(|path| Some(fs::metadata(path).ok()?.len()));
-                let peak = seen.peak.entry(node.clone()).or_default();
-                *peak = (*peak).max(lengths.sum());
+                let looked = seen.looked.entry(node.clone()).or_default();
+                *looked = (*looked).max(lengths.sum());
             }
         };
         let (asked, asking) = (Arc::clone(&seen), lan.asking());
@@ -297,10 +299,12 @@ fn ask_all(asking: &Asking, seen: &Mutex<Watched>) {
     let nodes = asking.get(&format!("{}/v1/nodes", http(1)));
     for node in nodes.iter().flat_map(|nodes| nodes.as_array()).flatten() {
         let name = node["id"].as_str().expect("a name").to_owned();
+        let looked = seen.lock().expect("no panic while held").looked.get(&name).copied();
         let Some(status) = asking.get(&format!("{}/v1/status", node["http"].as_str().expect("a URL"))) else {
             continue;
         };
         let mut seen = seen.lock().expect("no panic while held");
+        seen.peak.extend(looked.map(|looked| (name.clone(), looked)));
         let computed = seen.computed.entry(name.clone()).or_default();
         *computed = (*computed).max(number(&status["cache_peak_bytes"]));
         seen.counted.insert((name, number(&node["started_at"])), status);

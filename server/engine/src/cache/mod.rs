@@ -471,24 +471,12 @@ impl Cache {
         state.limit.saturating_sub(state.used)
     }
 
-    /// Whether `bytes` more could be put now, under the limit and on the disk.
+    /// Whether the disk has `needed` bytes beside its reserve.
     ///
     /// # Errors
     ///
-    /// [`CacheError::Full`] or [`CacheError::DiskFull`], as a put would give.
-    pub fn check_room(&self, bytes: u64) -> Result<(), CacheError> {
-        let (used, limit) = {
-            let state = self.state();
-            (state.used, state.limit)
-        };
-        if used.saturating_add(bytes) > limit {
-            let (dir, used, limit) = (self.dir.clone(), ByteSize(used), ByteSize(limit));
-            return Err(CacheError::Full { dir, needed: bytes, used, limit });
-        }
-        self.check_disk(bytes)
-    }
-
-    fn check_disk(&self, needed: u64) -> Result<(), CacheError> {
+    /// [`CacheError::DiskFull`], as a put would give.
+    pub fn check_disk(&self, needed: u64) -> Result<(), CacheError> {
         match self.reserve.admits(&self.dir, needed) {
             true => Ok(()),
             false => Err(CacheError::DiskFull { dir: self.dir.clone(), needed }),

@@ -590,18 +590,18 @@ impl Engine {
         filled
     }
 
-    /// Whether `bytes` more fit under the cache's limit and on its disk, at once or when room has been made. A placement changes
-    /// many times while nodes come and go, and each is filled for: without this question, all that a full disk does not take would
-    /// be read for each.
+    /// Whether `bytes` more fit into the cache, at once or when room has been made. A placement changes many times while nodes come
+    /// and go, and each is filled for: without this question, all that a full disk does not take would be read for each.
     async fn finds_room(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, bytes: u64) -> bool {
-        let Err(error) = self.cache.check_room(bytes) else { return true };
         if self.is_short(run, epoch) {
-            return false;
+            return self.cache.free() >= bytes;
         }
+        // By the plan there is room under the limit, for each grain when it comes.
+        let Err(error) = self.cache.check_disk(bytes) else { return true };
         let (engine, run) = (Arc::clone(self), Arc::clone(run));
         let make = move || {
             engine.make_room(&run, engine.room_for(bytes, &error));
-            engine.cache.check_room(bytes).is_ok()
+            engine.cache.check_disk(bytes).is_ok()
         };
         blocking(make).await
     }
