@@ -39,10 +39,10 @@ impl Disk {
         MOST.min(self.size / SHARE)
     }
 
-    /// Whether it can take `bytes` more and still has `reserve` bytes free.
+    /// How many bytes it can take and still has `reserve` bytes free; `None` if nothing is reserved.
     #[must_use]
-    pub fn has_room(self, bytes: u64, reserve: u64) -> bool {
-        reserve == 0 || self.free.saturating_sub(bytes) >= reserve
+    pub fn room(self, reserve: u64) -> Option<u64> {
+        (reserve > 0).then(|| self.free.saturating_sub(reserve))
     }
 }
 
@@ -62,13 +62,19 @@ impl Reserve {
     /// Whether `bytes` more may be written below `directory`. A disk of unknown size is written to.
     #[must_use]
     pub fn admits(&self, directory: &Path, bytes: u64) -> bool {
+        self.room(directory).is_none_or(|room| bytes <= room)
+    }
+
+    /// How many bytes may be written below `directory`; `None` if any number, as without a reserve or on a disk of unknown size.
+    #[must_use]
+    pub fn room(&self, directory: &Path) -> Option<u64> {
         let reserve = match self.0.load(Relaxed) {
-            0 => return true,
+            0 => return None,
             BY_SIZE => None,
             reserve => Some(reserve),
         };
-        Disk::of(directory)
-            .map_or(true, |disk| disk.has_room(bytes, reserve.unwrap_or_else(|| disk.default_reserve())))
+        let disk = Disk::of(directory).ok()?;
+        disk.room(reserve.unwrap_or_else(|| disk.default_reserve()))
     }
 }
 
@@ -80,10 +86,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_admitted_leaves_the_reserve_free(size: u64, free: u64, bytes: u64, reserve in 1u64..) {
+        fn what_is_admitted_leaves_the_reserve_free(size: u64, free: u64, reserve in 1u64..) {
             let disk = Disk { size, free };
-            prop_assert_eq!(disk.has_room(bytes, reserve), u128::from(free) >= u128::from(bytes) + u128::from(reserve));
-            prop_assert!(disk.has_room(bytes, 0));
+            let room = disk.room(reserve).expect("some is reserved");
+            prop_assert!(room == 0 || free - room >= reserve);
+            prop_assert!(u128::from(room) + u128::from(reserve) >= u128::from(free), "no more is left free");
+            prop_assert_eq!(disk.room(0), None);
             prop_assert!(disk.default_reserve() <= size / 20 && disk.default_reserve() <= 1 << 30);
         }
     }

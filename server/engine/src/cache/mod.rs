@@ -471,16 +471,9 @@ impl Cache {
         state.limit.saturating_sub(state.used)
     }
 
-    /// Whether the disk has `needed` bytes beside its reserve.
-    ///
-    /// # Errors
-    ///
-    /// [`CacheError::DiskFull`], as a put would give.
-    pub fn check_disk(&self, needed: u64) -> Result<(), CacheError> {
-        match self.reserve.admits(&self.dir, needed) {
-            true => Ok(()),
-            false => Err(CacheError::DiskFull { dir: self.dir.clone(), needed }),
-        }
+    /// Bytes that the disk has beside its reserve; `None` if none is set, and of a disk that does not say.
+    pub fn disk_room(&self) -> Option<u64> {
+        self.reserve.room(&self.dir)
     }
 
     /// How many grains are here.
@@ -577,7 +570,9 @@ impl Cache {
     }
 
     fn reserve(&self, key: &GrainKey, class: &Class, len: u64) -> Result<Reservation, CacheError> {
-        self.check_disk(len)?;
+        if !self.reserve.admits(&self.dir, len) {
+            return Err(CacheError::DiskFull { dir: self.dir.clone(), needed: len });
+        }
         let mut state = self.state();
         if state.closed {
             return Err(CacheError::Closed { dir: self.dir.clone() });

@@ -206,7 +206,8 @@ impl Engine {
     ) -> Claim<'a> {
         let view = run.epochs.view(epoch);
         let partitions: BTreeSet<u32> = grains.iter().map(|grain| view.partition_of(*grain)).collect();
-        let mut room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free() };
+        let on_disk = self.cache.disk_room().unwrap_or(u64::MAX);
+        let mut room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free().min(on_disk) };
         let lacking = run.grains_of_shard(shard).filter(|grain| {
             partitions.contains(&view.partition_of(*grain))
                 && !self.is_resident(run, *grain)
@@ -573,14 +574,14 @@ impl Engine {
         let _filling = Filling::begin(&self.runs.filling);
         let began = Instant::now();
         let is_full = AtomicBool::new(false);
-        let resting = |grains: &[GrainNo]| grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
         let filled = stream::iter(by_shard.into_values().map(Ok))
             .try_for_each_concurrent(shards_at_once(&run.manifest), |grains| async {
                 // Grains without room are not read twice: they will be misses in their turn.
-                if !is_full.load(Relaxed)
-                    && (!self.finds_room(run, epoch, resting(&grains)).await
-                        || !self.obtain(run, epoch, grains).await?.is_empty())
-                {
+                if is_full.load(Relaxed) {
+                    return Ok(());
+                }
+                let (all, fitting) = (grains.len(), self.that_fit(run, epoch, grains).await);
+                if fitting.len() < all || !self.obtain(run, epoch, fitting).await?.is_empty() {
                     is_full.store(true, Relaxed);
                 }
                 Ok(())
@@ -590,20 +591,40 @@ impl Engine {
         filled
     }
 
-    /// Whether `bytes` more fit into the cache, at once or when room has been made. A placement changes many times while nodes come
-    /// and go, and each is filled for: without this question, all that a full disk does not take would be read for each.
-    async fn finds_room(self: &Arc<Self>, run: &Arc<RunState>, epoch: u32, bytes: u64) -> bool {
+    /// Those of `grains`, the first of them, that the cache takes, at once or when room has been made. A placement changes many
+    /// times while nodes come and go, and each is filled for: otherwise all that a full disk does not take would be read for each.
+    async fn that_fit(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        epoch: u32,
+        mut grains: Vec<GrainNo>,
+    ) -> Vec<GrainNo> {
+        let bytes = grains.iter().map(|grain| run.resting_bytes(*grain)).sum::<u64>();
         if self.is_short(run, epoch) {
-            return self.cache.free() >= bytes;
+            // What was cut off would be a shard read again.
+            grains.truncate(if self.cache.free() >= bytes { grains.len() } else { 0 });
+            return grains;
         }
         // By the plan there is room under the limit, for each grain when it comes.
-        let Err(error) = self.cache.check_disk(bytes) else { return true };
-        let (engine, run) = (Arc::clone(self), Arc::clone(run));
-        let make = move || {
-            engine.make_room(&run, engine.room_for(bytes, &error));
-            engine.cache.check_disk(bytes).is_ok()
+        let has_room = |room: Option<u64>| room.is_none_or(|room| room >= bytes);
+        if has_room(self.cache.disk_room()) {
+            return grains;
+        }
+        let (engine, state) = (Arc::clone(self), Arc::clone(run));
+        let make_room = move || {
+            let lacking = bytes.saturating_sub(engine.cache.disk_room().unwrap_or(bytes));
+            engine.make_room(&state, engine.cache.free().saturating_add(lacking));
+            engine.cache.disk_room()
         };
-        blocking(make).await
+        let mut room = blocking(make_room).await.unwrap_or(bytes);
+        let mut fits = |grain: &GrainNo| {
+            let left = room.checked_sub(run.resting_bytes(*grain));
+            room = left.unwrap_or(0);
+            left.is_some()
+        };
+        let count = grains.iter().take_while(|grain| fits(grain)).count();
+        grains.truncate(count);
+        grains
     }
 
     /// Checks what this node hosts in `epoch`, little by little while it is being read, and brings again what its disk has
