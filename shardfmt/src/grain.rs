@@ -8,6 +8,7 @@
 //! ```
 
 use std::fmt;
+use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
@@ -159,20 +160,6 @@ impl<'a> Grain<'a> {
     /// [`GrainError::Corrupt`] when these are not exactly the rows that `key` names. Their sender is at
     /// fault.
     pub fn verify(&self, key: GrainKey, shard_rows: u32, root: NodeHash) -> Result<(), GrainError> {
-        self.verified_digests(key, shard_rows, root).map(drop)
-    }
-
-    /// As [`verify`](Self::verify), and gives the digest of each row.
-    ///
-    /// # Errors
-    ///
-    /// As [`verify`](Self::verify).
-    pub fn verified_digests(
-        &self,
-        key: GrainKey,
-        shard_rows: u32,
-        root: NodeHash,
-    ) -> Result<Vec<RowDigest>, GrainError> {
         let expected = merkle::rows_in_grain(shard_rows, key.rows, key.index);
         let Some(expected) = expected.filter(|_| key.rows.is_power_of_two()) else {
             return Err(GrainError::NoSuchGrain { key, shard_rows });
@@ -181,21 +168,94 @@ impl<'a> Grain<'a> {
             return Err(GrainError::WrongRowCount { key, expected, found: self.row_count() });
         }
         let digests = RowDigest::of_each(&self.rows().collect::<Vec<_>>());
-        let path: Vec<NodeHash> = self.path().collect();
+        let path: Vec<NodeHash> = self.path.iter().map(|node| NodeHash(*node)).collect();
         match merkle::verify(root, shard_rows, key.rows, key.index, &digests, &path) {
-            true => Ok(digests),
+            true => Ok(()),
             false => Err(GrainError::Corrupt { key }),
         }
-    }
-
-    /// The path from the grain's own node to the root of the shard, lowest first, as the bytes have it.
-    pub fn path(&self) -> impl ExactSizeIterator<Item = NodeHash> {
-        self.path.iter().map(|node| NodeHash(*node))
     }
 
     #[inline]
     fn end(&self, index: usize) -> usize {
         u32::from_le_bytes(self.ends[index]) as usize
+    }
+}
+
+/// Where the parts of a grain lie in its bytes, in memory of its own: for bytes that may change while they are read.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardfmt::grain::{self, Layout};
+///
+/// let bytes = grain::build([&b"one"[..], b"and two"].into_iter(), &[]);
+/// let layout = Layout::read(&bytes)?;
+/// assert_eq!(layout.row_count(), 2);
+/// assert_eq!(&bytes[layout.row(1)], b"and two");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    path: Box<[NodeHash]>,
+    /// Where the rows begin.
+    start: usize,
+    /// Where each ends, from there on.
+    ends: Box<[u32]>,
+}
+
+impl Layout {
+    /// Reads the layout, each of its bytes once.
+    ///
+    /// # Errors
+    ///
+    /// [`GrainError::Malformed`] when the bytes are not laid out as a grain.
+    pub fn read(bytes: &[u8]) -> Result<Self, GrainError> {
+        let malformed = |reason| GrainError::Malformed { bytes: bytes.len(), reason };
+        let counts = bytes.first_chunk::<8>().ok_or_else(|| malformed("it has no row count"))?.to_vec();
+        let (row_count, rest) = take_u32(&counts).expect("eight bytes");
+        let (path_length, _) = take_u32(rest).expect("four bytes");
+        let start = row_count
+            .checked_mul(4)
+            .and_then(|table| table.checked_add(path_length.checked_mul(32)?)?.checked_add(8));
+        let head = start.and_then(|start| bytes.get(..start)).map(<[u8]>::to_vec);
+        let mut head = head.ok_or_else(|| malformed("its offset table is cut off"))?;
+        let start = head.len();
+        // The counts are those by which it was cut.
+        head[..8].copy_from_slice(&counts);
+        let end_of_rows = u32::try_from(bytes.len() - start).map_err(|_| malformed("it is too long"))?;
+        // A grain of these ends and of any rows is well formed if this one is.
+        let (path, table) = head[8..].split_at(path_length * 32);
+        let ends: Box<[u32]> = table.as_chunks().0.iter().map(|end| u32::from_le_bytes(*end)).collect();
+        let is_ordered = ends.is_sorted() && ends.last().copied().unwrap_or(0) == end_of_rows;
+        if path_length > 32 || !is_ordered {
+            return Err(malformed("its offset table leads astray"));
+        }
+        let path = path.as_chunks().0.iter().map(|node| NodeHash(*node)).collect();
+        Ok(Self { path, start, ends })
+    }
+
+    /// How many rows the grain has.
+    pub fn row_count(&self) -> u32 {
+        self.ends.len() as u32 // it was read from 32 bits
+    }
+
+    /// Where the canonical bytes of a row lie.
+    ///
+    /// # Panics
+    ///
+    /// If there is no such row.
+    #[inline]
+    pub fn row(&self, index: u32) -> Range<usize> {
+        let index = index as usize;
+        let begin = index.checked_sub(1).map_or(0, |before| self.ends[before]);
+        self.start + begin as usize..self.start + self.ends[index] as usize
+    }
+
+    /// Whether rows of these digests, all that the grain has, lead to the root of the shard, which has `shard_rows` rows.
+    pub fn leads_to(&self, key: GrainKey, shard_rows: u32, root: NodeHash, rows: &[RowDigest]) -> bool {
+        key.rows.is_power_of_two()
+            && rows.len() == self.ends.len()
+            && merkle::verify(root, shard_rows, key.rows, key.index, rows, &self.path)
     }
 }
 
@@ -274,6 +334,29 @@ mod tests {
             let start = (index * g) as usize;
             prop_assert!(grain.rows().eq(rows[start..start + grain.row_count() as usize].iter().map(Vec::as_slice)));
             prop_assert_eq!(grain.verify(key, rows.len() as u32, root), Ok(()));
+        }
+
+        /// A layout is read of the same bytes as a grain, and it gives the same rows.
+        #[test]
+        fn a_layout_is_that_of_the_grain((rows, g, index) in grains(), flip: Option<prop::sample::Index>) {
+            let (mut bytes, key, root) = grain_of(&rows, g, index);
+            if let Some(bit) = flip.map(|bit| bit.index(bytes.len() * 8)) {
+                bytes[bit / 8] ^= 1 << (bit % 8);
+            }
+            let (layout, grain) = (Layout::read(&bytes), Grain::parse(&bytes));
+            prop_assert_eq!(layout.is_ok(), grain.is_ok());
+            if let (Ok(layout), Ok(grain)) = (layout, grain) {
+                let rows_of: Vec<&[u8]> = (0..layout.row_count()).map(|row| &bytes[layout.row(row)]).collect();
+                prop_assert!(grain.rows().eq(rows_of.iter().copied()));
+                let shard_rows = rows.len() as u32;
+                let is_genuine = layout.leads_to(key, shard_rows, root, &RowDigest::of_each(&rows_of));
+                prop_assert_eq!(is_genuine, grain.verify(key, shard_rows, root).is_ok());
+            }
+        }
+
+        #[test]
+        fn garbage_has_no_layout_and_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            prop_assert_eq!(Layout::read(&bytes).is_ok(), Grain::parse(&bytes).is_ok());
         }
 
         #[test]

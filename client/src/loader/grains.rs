@@ -11,8 +11,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 use memmap2::Mmap;
 use shardd_plan::{GrainNo, Plan};
+use shardfmt::grain::Layout;
 use shardfmt::row::Rows;
-use shardfmt::{Grain, GrainError, GrainKey, Manifest, NodeHash, RowDigest, SparseGrain, merkle};
+use shardfmt::{Grain, GrainKey, Manifest, NodeHash, RowDigest, SparseGrain};
 
 use super::LoadError;
 use super::order::SourceRead;
@@ -41,13 +42,8 @@ impl Verifier {
 
     /// Whether these bytes are the grain.
     pub(super) fn is_genuine(&self, grain: GrainNo, bytes: &[u8]) -> bool {
-        self.digests(grain, bytes).is_ok()
-    }
-
-    /// The digests of the rows of these bytes, if they are the grain.
-    fn digests(&self, grain: GrainNo, bytes: &[u8]) -> Result<Vec<RowDigest>, GrainError> {
         let (key, shard_rows, root) = self.key(grain);
-        Grain::parse(bytes)?.verified_digests(key, shard_rows, root)
+        Grain::parse(bytes).and_then(|grain| grain.verify(key, shard_rows, root)).is_ok()
     }
 
     /// Whether these bytes are the wanted rows of the grain.
@@ -60,10 +56,10 @@ impl Verifier {
         parsed.unwrap_or(false)
     }
 
-    /// Whether a grain of one row has this row, by the path in its bytes.
-    fn leads_to_root(&self, grain: GrainNo, row: RowDigest, path: &[NodeHash]) -> bool {
+    /// Whether a grain of this layout has rows of these digests.
+    fn has_rows(&self, grain: GrainNo, layout: &Layout, rows: &[RowDigest]) -> bool {
         let (key, shard_rows, root) = self.key(grain);
-        merkle::verify(root, shard_rows, key.rows, key.index, &[row], path)
+        layout.leads_to(key, shard_rows, root, rows)
     }
 }
 
@@ -71,19 +67,11 @@ impl Verifier {
 #[derive(Debug)]
 pub(super) struct LentGrain {
     map: Arc<Mmap>,
-    /// Where its rows begin in the map, and where each ends behind that. Read once: what the file says later is not believed.
+    /// Where the grain begins in the map.
     start: usize,
-    ends: Box<[u32]>,
-    proof: Proof,
-}
-
-/// By which the rows of a lent grain are known.
-#[derive(Debug)]
-enum Proof {
-    /// The grain was verified, and these are its rows.
-    Digests(Box<[RowDigest]>),
-    /// Its one row was not verified yet.
-    Path(Box<[NodeHash]>),
+    layout: Layout,
+    /// The digests of its rows, if they were verified: a single row is not before it is in the batch.
+    digests: Option<Box<[RowDigest]>>,
 }
 
 impl LentGrain {
@@ -95,29 +83,26 @@ impl LentGrain {
         (map, range): (Arc<Mmap>, Range<usize>),
         at_once: bool,
     ) -> Option<Self> {
-        let parsed = Grain::parse(&map[range.clone()]).ok()?;
-        if parsed.row_count() != verifier.rows_of(grain) {
+        let bytes = &map[range.clone()];
+        let layout = Layout::read(bytes).ok()?;
+        if layout.row_count() != verifier.rows_of(grain) {
             return None;
         }
-        let mut end = 0;
-        let ends: Box<[u32]> = parsed
-            .rows()
-            .map(|row| {
-                end += row.len() as u32; // it was read from 32 bits
-                end
-            })
-            .collect();
-        let proof = match at_once || parsed.row_count() > 1 {
-            true => Proof::Digests(verifier.digests(grain, &map[range.clone()]).ok()?.into()),
-            false => Proof::Path(parsed.path().collect()),
-        };
-        Some(Self { start: range.end - end as usize, ends, proof, map })
+        let mut digests = None;
+        if at_once || layout.row_count() > 1 {
+            let rows: Vec<&[u8]> = (0..layout.row_count()).map(|row| &bytes[layout.row(row)]).collect();
+            let of_rows = RowDigest::of_each(&rows);
+            if !verifier.has_rows(grain, &layout, &of_rows) {
+                return None;
+            }
+            digests = Some(of_rows.into_boxed_slice());
+        }
+        Some(Self { start: range.start, layout, digests, map })
     }
 
     fn row(&self, row: u32) -> &[u8] {
-        let row = row as usize;
-        let begin = row.checked_sub(1).map_or(0, |before| self.ends[before]);
-        &self.map[self.start + begin as usize..self.start + self.ends[row] as usize]
+        let Range { start, end } = self.layout.row(row);
+        &self.map[self.start + start..self.start + end]
     }
 }
 
@@ -131,19 +116,38 @@ pub(super) enum GivenGrain {
 
 /// The grains of a window, or the wanted rows of them.
 pub(super) struct Grains<A> {
-    pub(super) whole: HashMap<GrainNo, GivenGrain>,
-    pub(super) sparse: HashMap<GrainNo, Bytes>,
-    pub(super) verifier: Verifier,
-    pub(super) asks_again: A,
+    whole: HashMap<GrainNo, GivenGrain>,
+    sparse: HashMap<GrainNo, Bytes>,
+    has_lent: bool,
+    verifier: Verifier,
+    asks_again: A,
 }
 
-/// Has a row brought again that was wrong where it lay.
+/// Has rows brought again that were wrong where they lay.
 pub(super) trait AskAgain: Send + Sync {
-    /// The grain of the row, or the row as a sparse one, verified and in memory of the loader's own. Blocks until it is here.
-    fn again(&self, read: &SourceRead) -> Result<Grains<()>, LoadError>;
+    /// The grains of the rows, or the rows as sparse ones, verified and in memory of the loader's own. Blocks until they are here.
+    fn again(&self, reads: &[&SourceRead]) -> Result<Grains<()>, LoadError>;
 }
 
 impl<A> Grains<A> {
+    pub(super) fn new(
+        whole: HashMap<GrainNo, GivenGrain>,
+        sparse: HashMap<GrainNo, Bytes>,
+        verifier: Verifier,
+        asks_again: A,
+    ) -> Self {
+        let has_lent = whole.values().any(|grain| matches!(grain, GivenGrain::Lent(_)));
+        Self { whole, sparse, has_lent, verifier, asks_again }
+    }
+
+    /// The grain, if its rows lie in a lent file.
+    fn lent(&self, grain: GrainNo) -> Option<&LentGrain> {
+        match self.whole.get(&grain) {
+            Some(GivenGrain::Lent(lent)) if !self.sparse.contains_key(&grain) => Some(lent),
+            _ => None,
+        }
+    }
+
     fn row(&self, SourceRead { read, .. }: &SourceRead) -> &[u8] {
         if let Some(bytes) = self.sparse.get(&read.grain) {
             let sparse = SparseGrain::parse(bytes).expect("parsed when it came in");
@@ -161,22 +165,23 @@ impl<A: AskAgain> Ready for Grains<A> {
         Rows::Canonical(reads.iter().map(|read| self.row(read)).collect())
     }
 
-    fn may_change(&self) -> bool {
-        self.whole.values().any(|grain| matches!(grain, GivenGrain::Lent(_)))
+    fn has_changing(&self) -> bool {
+        self.has_lent
+    }
+
+    fn may_change(&self, SourceRead { read, .. }: &SourceRead) -> bool {
+        self.lent(read.grain).is_some()
     }
 
     fn is_genuine(&self, SourceRead { read, .. }: &SourceRead, row: RowDigest) -> bool {
-        if self.sparse.contains_key(&read.grain) {
-            return true;
-        }
-        let GivenGrain::Lent(lent) = &self.whole[&read.grain] else { return true };
-        match &lent.proof {
-            Proof::Digests(digests) => digests[read.row as usize] == row,
-            Proof::Path(path) => self.verifier.leads_to_root(read.grain, row, path),
-        }
+        self.lent(read.grain).is_none_or(|lent| match &lent.digests {
+            Some(digests) => digests[read.row as usize] == row,
+            None => self.verifier.has_rows(read.grain, &lent.layout, &[row]),
+        })
     }
 
-    fn again(&self, read: &SourceRead) -> Result<Bytes, LoadError> {
-        Ok(Bytes::copy_from_slice(self.asks_again.again(read)?.row(read)))
+    fn again(&self, reads: &[&SourceRead]) -> Result<Vec<Bytes>, LoadError> {
+        let grains = self.asks_again.again(reads)?;
+        Ok(reads.iter().map(|read| Bytes::copy_from_slice(grains.row(read))).collect())
     }
 }

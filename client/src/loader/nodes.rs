@@ -441,7 +441,8 @@ impl NodeRows {
             }
             self.in_vain.extend(std::mem::take(&mut self.just_lost));
             let by_server = self.choose(&left, attempt)?;
-            let doubted = std::mem::take(&mut self.doubts) | self.nodes.doubts.swap(false, Relaxed);
+            let found_wrong = self.borrows && self.nodes.doubts.swap(false, Relaxed);
+            let doubted = std::mem::take(&mut self.doubts) | found_wrong;
             let answers = self.ask_all(by_server, doubted).ok_or(LoadError::Stopped)?;
             left = Vec::new();
             let mut stale = attempt > 0;
@@ -684,8 +685,6 @@ impl NodeRows {
             let wanted: HashSet<GrainNo> = wanted.iter().map(|wanted| wanted.grain).collect();
             self.known.retain(|grain, bytes| owned(bytes) == 0 || wanted.contains(grain));
         }
-        // A map that was replaced by a longer one of the same file goes when no grain refers to it.
-        self.maps.retain(|_, map| Arc::strong_count(map) > 1);
     }
 
     /// A stretch of a segment that is mapped, or is from now on.
@@ -776,7 +775,7 @@ impl NodeRows {
     /// The grains of the window, as they came.
     fn take_window<A>(&mut self, asks_again: A) -> Grains<A> {
         let (whole, sparse) = (std::mem::take(&mut self.window), std::mem::take(&mut self.sparse));
-        Grains { whole, sparse, verifier: self.verifier.clone(), asks_again }
+        Grains::new(whole, sparse, self.verifier.clone(), asks_again)
     }
 
     fn way_again(&self) -> WayAgain {
@@ -784,6 +783,7 @@ impl NodeRows {
             nodes: Arc::clone(&self.nodes),
             verifier: self.verifier.clone(),
             epoch: self.epoch,
+            is_long_step: self.is_long_step,
             clocks: Arc::clone(&self.clocks),
             stop: self.stop.clone(),
         }
@@ -812,21 +812,26 @@ struct WayAgain {
     nodes: Arc<Nodes>,
     verifier: Verifier,
     epoch: u32,
+    is_long_step: bool,
     clocks: Arc<Clocks>,
     stop: CancellationToken,
 }
 
 impl AskAgain for WayAgain {
-    fn again(&self, SourceRead { read, .. }: &SourceRead) -> Result<Grains<()>, LoadError> {
-        debug!(grain = %read.grain, "a lent row is wrong; asking again for its bytes");
+    fn again(&self, reads: &[&SourceRead]) -> Result<Grains<()>, LoadError> {
+        debug!(rows = reads.len(), first = %reads[0].read.grain, "lent rows are wrong; asking again for their bytes");
         // The next window is verified as it comes, and by the nodes before.
         self.nodes.doubts.store(true, Relaxed);
         let Verifier { plan, manifest } = self.verifier.clone();
         let (nodes, clocks, stop) = (Arc::clone(&self.nodes), Arc::clone(&self.clocks), self.stop.clone());
         let mut rows = NodeRows::new(nodes, plan, manifest, clocks, stop);
-        (rows.epoch, rows.doubts, rows.borrows) = (self.epoch, true, false);
-        rows.rows.insert(read.grain, vec![read.row]);
-        rows.bring(vec![Wanted::of(read)])?;
+        (rows.epoch, rows.is_long_step) = (self.epoch, self.is_long_step);
+        (rows.doubts, rows.borrows) = (true, false);
+        for SourceRead { read, .. } in reads {
+            rows.rows.entry(read.grain).or_default().push(read.row);
+        }
+        let wanted: BTreeSet<Wanted> = reads.iter().map(|of| Wanted::of(&of.read)).collect();
+        rows.bring(wanted.into_iter().collect())?;
         Ok(rows.take_window(()))
     }
 }

@@ -230,8 +230,8 @@ impl Builder {
         self.codec.gather_with(rows, &*self.memory, &copy)
     }
 
-    /// The batch of these rows, and the digests of the rows in it where they are of use: for the audit, or since the rows may have
-    /// changed where they lie. A changed row is brought again.
+    /// The batch of these rows, which are of `placed`, and for the audit their digests in it. Rows that may have changed where they
+    /// lie are checked in the batch, and brought again if they have.
     fn gather_checked(
         &self,
         rows: Rows<'_>,
@@ -239,34 +239,40 @@ impl Builder {
         late: &Late,
         clocks: &Clocks,
     ) -> Result<(RecordBatch, Vec<RowDigest>), LoadError> {
-        let may_change = placed.iter().any(|row| row.ready.may_change());
-        if !may_change && !self.audit {
-            return Ok((self.gather(&rows, late, clocks)?, Vec::new()));
-        }
+        let looked_at: Vec<usize> =
+            (0..placed.len()).filter(|row| self.audit || placed[*row].may_change()).collect();
         let mut again: BTreeMap<usize, Bytes> = BTreeMap::new();
         loop {
             let rows = with(&rows, &again);
             let gathered = self.gather(&rows, late, clocks).and_then(|batch| {
-                let digests = digests_in(&self.codec, &batch)?;
+                let encoder = self.codec.encoder(&batch)?;
+                let in_batch = looked_at.iter().map(|row| (&encoder, *row));
+                let digests = digests_of(&Rows::Columns(in_batch.collect()))?;
                 Ok((batch, digests))
             });
-            let digests = match &gathered {
-                Ok((_, digests)) => digests,
-                Err(_) if !may_change => return Ok(gathered?),
+            let digests = match (&gathered, &*rows) {
+                (Ok((_, digests)), _) => digests,
                 // Those that have changed may be no rows.
-                Err(_) => &digests_of(&rows)?,
+                (Err(_), Rows::Canonical(rows)) => {
+                    &digests_of(&Rows::Canonical(looked_at.iter().map(|row| rows[*row]).collect()))?
+                }
+                (Err(_), Rows::Columns(_)) => return Ok(gathered?),
             };
             // One that was brought again is right: what it is known by may have changed, too.
-            let is_wrong = |row: &usize| {
-                !again.contains_key(row) && !placed[*row].ready.is_genuine(placed[*row].read, digests[*row])
+            let is_wrong = |(row, digest): &(usize, &RowDigest)| {
+                let Placed { read, ready, .. } = &placed[*row];
+                !again.contains_key(row) && !ready.is_genuine(read, **digest)
             };
-            let wrong: Vec<usize> = (0..placed.len()).filter(is_wrong).collect();
+            let wrong: Vec<usize> =
+                looked_at.iter().copied().zip(digests).filter(is_wrong).map(|(row, _)| row).collect();
             if wrong.is_empty() {
                 return Ok(gathered?);
             }
             drop(rows);
-            for row in wrong {
-                again.insert(row, placed[row].ready.again(placed[row].read)?);
+            for rows in wrong.chunk_by(|row, next| placed[*row].is_beside(&placed[*next])) {
+                let reads: Vec<&SourceRead> = rows.iter().map(|row| placed[*row].read).collect();
+                let brought = placed[rows[0]].ready.again(&reads)?;
+                again.extend(rows.iter().copied().zip(brought));
             }
         }
     }
@@ -287,13 +293,19 @@ fn with<'a>(rows: &'a Rows<'a>, replaced: &'a BTreeMap<usize, Bytes>) -> Cow<'a,
 /// A row of a batch, and where it is from.
 struct Placed<'a> {
     read: &'a SourceRead,
+    piece: usize,
     ready: &'a dyn Ready,
 }
 
-/// The digest of each row of a batch.
-fn digests_in(codec: &RowCodec, batch: &RecordBatch) -> Result<Vec<RowDigest>, RowError> {
-    let encoder = codec.encoder(batch)?;
-    digests_of(&Rows::Columns((0..batch.num_rows()).map(|row| (&encoder, row)).collect()))
+impl Placed<'_> {
+    fn may_change(&self) -> bool {
+        self.ready.may_change(self.read)
+    }
+
+    /// Whether another row is brought by the same source.
+    fn is_beside(&self, other: &Self) -> bool {
+        self.piece == other.piece
+    }
 }
 
 /// The digest of each row. Small rows are copied together: their digests are worked out several at a time.
@@ -346,11 +358,21 @@ impl Task {
                 });
             }
             let rows = rows.unwrap_or(Rows::Canonical(Vec::new()));
-            let of_pieces = pieces.iter().flat_map(|(reads, ready)| {
-                reads[index].iter().map(move |read| Placed { read, ready: &**ready })
-            });
-            let placed: Vec<Placed<'_>> = of_pieces.collect();
-            let (batch, digests) = builder.gather_checked(rows, &placed, &late, clocks)?;
+            let (batch, digests) = match builder.audit || pieces.iter().any(|(_, ready)| ready.has_changing())
+            {
+                true => {
+                    let mut placed: Vec<Placed<'_>> = Vec::new();
+                    for (piece, (reads, ready)) in pieces.iter().enumerate() {
+                        placed.extend(reads[index].iter().map(|read| Placed {
+                            read,
+                            piece,
+                            ready: &**ready,
+                        }));
+                    }
+                    builder.gather_checked(rows, &placed, &late, clocks)?
+                }
+                false => (builder.gather(&rows, &late, clocks)?, Vec::new()),
+            };
             let mut piece = 0;
             for (number, digest) in digests.into_iter().enumerate().filter(|_| builder.audit) {
                 piece += ends[piece..].iter().take_while(|end| **end <= number).count();

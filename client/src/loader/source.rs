@@ -43,18 +43,23 @@ pub(crate) trait Ready: Send + Sync {
     /// Where these rows lie; they are among those that were prepared.
     fn rows(&self, reads: &[SourceRead]) -> Rows<'_>;
 
-    /// Whether rows may be others than they were, or were not verified yet: each is then checked in its batch.
-    fn may_change(&self) -> bool {
+    /// Whether some rows [may change](Self::may_change).
+    fn has_changing(&self) -> bool {
         false
     }
 
-    /// Whether the row that is read has this digest.
+    /// Whether a row may be another than it was, or was not verified yet: it is then checked in its batch.
+    fn may_change(&self, _read: &SourceRead) -> bool {
+        false
+    }
+
+    /// Whether a row that may change has this digest.
     fn is_genuine(&self, _read: &SourceRead, _row: RowDigest) -> bool {
         true
     }
 
-    /// The canonical bytes of a row that was found wrong: verified, and the loader's own. Blocks until they are here.
-    fn again(&self, _read: &SourceRead) -> Result<Bytes, LoadError> {
+    /// The canonical bytes of rows that were found wrong: verified, and the loader's own. Blocks until they are here.
+    fn again(&self, _reads: &[&SourceRead]) -> Result<Vec<Bytes>, LoadError> {
         unreachable!("its rows do not change")
     }
 
