@@ -304,10 +304,17 @@ fn ask_all(asking: &Asking, seen: &Mutex<Watched>) {
             continue;
         };
         let mut seen = seen.lock().expect("no panic while held");
-        seen.peak.extend(looked.map(|looked| (name.clone(), looked)));
+        let key = (name.clone(), number(&node["started_at"]));
+        if seen.counted.contains_key(&key) {
+            let peak = seen.peak.entry(name.clone()).or_default();
+            *peak = (*peak).max(looked.unwrap_or(0));
+        } else {
+            // What the process before had at its end, this one may have dropped when it opened its cache.
+            seen.looked.remove(&name);
+        }
         let computed = seen.computed.entry(name.clone()).or_default();
         *computed = (*computed).max(number(&status["cache_peak_bytes"]));
-        seen.counted.insert((name, number(&node["started_at"])), status);
+        seen.counted.insert(key, status);
     }
 }
 
@@ -338,6 +345,7 @@ impl Watched {
             let share = *peak as f64 / computed.max(1) as f64;
             println!("    {node} {} of {} computed: {share:.2}", ByteSize(*peak), ByteSize(computed));
         }
+        assert_eq!(self.peak.len(), 6, "all have answered while they had something");
         for (node, peak) in &self.peak {
             assert!(*peak > 0, "{node} has kept nothing");
             assert!(Some(peak) <= self.computed.get(node), "{node} has more on its disk than it computed");
