@@ -2,12 +2,16 @@
 
 import contextlib
 import os
+import signal
 import threading
+import time
 from pathlib import Path
 
 ROOT = Path("/sys/fs/cgroup")
 # Often enough for memory that grows by a gigabyte a second: until then, its pages are taken from those of files.
 EVERY_S = 0.02
+# How long the processes of a group may take to end when they are killed.
+ENDED_WITHIN_S = 10
 # Page tables and buffers of the kernel.
 KERNEL_BYTES = 128 << 20
 
@@ -54,5 +58,18 @@ def group(limit_bytes=None, page_bytes=None):
         over.set()
         if follower:
             follower.join()
+        remove(folder)
+
+
+def remove(folder):
+    """Removes a group, and kills the processes that are still in it: a bench that is cut off leaves some."""
+    until = time.monotonic() + ENDED_WITHIN_S
+    while folder.exists() and time.monotonic() < until:
+        for process in (folder / "cgroup.procs").read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(process), signal.SIGKILL)
+        # Refused until the kernel has put the last of them away.
         with contextlib.suppress(OSError):
             folder.rmdir()
+            return
+        time.sleep(EVERY_S)

@@ -1,6 +1,8 @@
 """Tests of the arithmetic of this bench, which need nothing but Python: `python benches/storage/tests.py`."""
 
 import itertools
+import signal
+import subprocess
 import sys
 import unittest
 from pathlib import Path
@@ -8,6 +10,7 @@ from random import Random
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from control_group import ROOT, group
 from search import Search
 from setting import FED, WORKLOADS, bound, most, utilisation
 
@@ -41,6 +44,18 @@ class Utilisation(unittest.TestCase):
                     self.assertLess(bound(disk, demand, number + 1), FED)
                     if number:
                         self.assertGreaterEqual(bound(disk, demand, number), FED)
+
+
+class Groups(unittest.TestCase):
+    def test_a_group_goes_with_the_processes_that_are_left_in_it(self):
+        before = set(ROOT.glob("**/shardd-storage-*"))
+        with group(limit_bytes=1 << 30) as join:
+            if join is None:
+                self.skipTest("no control group can be made here")
+            left = subprocess.Popen(["sleep", "1000"], preexec_fn=join)
+            self.assertNotEqual(set(ROOT.glob("**/shardd-storage-*")), before)
+        self.assertEqual(left.wait(), -signal.SIGKILL)
+        self.assertEqual(set(ROOT.glob("**/shardd-storage-*")), before)
 
 
 class Searching(unittest.TestCase):
