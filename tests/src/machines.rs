@@ -2,7 +2,7 @@
 //! one switch. For what only shows where nodes are on different machines. Needs root.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, sync_channel};
@@ -46,6 +46,7 @@ impl Lan {
             println!("skipped: `ip netns add` does not work here; it takes iproute2 and root");
             return None;
         }
+        left_over().iter().for_each(|space| remove(space));
         let root = TempDir::new().expect("a temporary directory can be made");
         let lan = Lan { root, prefix, spaces: vec![switch.clone()], machines: vec![], others: vec![] };
         lan.on(&switch, &["ip", "link", "set", "lo", "up"]);
@@ -210,22 +211,38 @@ impl Drop for Lan {
             }
         }
         for space in &self.spaces {
-            // Nothing that was started there outlives it.
-            let pids = Command::new("ip").args(["netns", "pids", space]).output();
-            let pids =
-                pids.map(|pids| String::from_utf8_lossy(&pids.stdout).into_owned()).unwrap_or_default();
-            for pid in pids.lines().filter_map(|pid| pid.trim().parse().ok()) {
-                if let Some(pid) = rustix::process::Pid::from_raw(pid) {
-                    let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-                }
-            }
-            let _ = Command::new("ip").args(["netns", "del", space]).output();
+            remove(space);
         }
         for child in self.machines.iter_mut().map(|machine| &mut machine.shell).chain(&mut self.others) {
             let _ = child.kill();
             let _ = child.wait();
         }
     }
+}
+
+/// The namespaces of test processes that were killed.
+fn left_over() -> Vec<String> {
+    let listed = Command::new("ip").args(["netns", "list"]).output();
+    let listed = listed.map(|all| String::from_utf8_lossy(&all.stdout).into_owned()).unwrap_or_default();
+    let spaces = listed.lines().filter_map(|line| line.split_whitespace().next());
+    let is_left_over = |space: &&str| {
+        let owner = space.strip_prefix("sh").and_then(|rest| rest.split_once('-')).map(|(pid, _)| pid);
+        let pid = owner.and_then(|pid| pid.parse::<u32>().ok());
+        pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    };
+    spaces.filter(is_left_over).map(String::from).collect()
+}
+
+/// Removes a namespace. Nothing that was started there outlives it.
+fn remove(space: &str) {
+    let pids = Command::new("ip").args(["netns", "pids", space]).output();
+    let pids = pids.map(|pids| String::from_utf8_lossy(&pids.stdout).into_owned()).unwrap_or_default();
+    for pid in pids.lines().filter_map(|pid| pid.trim().parse().ok()) {
+        if let Some(pid) = rustix::process::Pid::from_raw(pid) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+    }
+    let _ = Command::new("ip").args(["netns", "del", space]).output();
 }
 
 fn ip(arguments: &[&str]) {
