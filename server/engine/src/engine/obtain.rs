@@ -207,17 +207,14 @@ impl Engine {
         let view = run.epochs.view(epoch);
         let partitions: BTreeSet<u32> = grains.iter().map(|grain| view.partition_of(*grain)).collect();
         let on_disk = self.cache.disk_room().unwrap_or(u64::MAX);
-        let mut room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free().min(on_disk) };
+        let room = if run.keeping.is_out_of_room(epoch) { 0 } else { self.cache.free().min(on_disk) };
         let lacking = run.grains_of_shard(shard).filter(|grain| {
             partitions.contains(&view.partition_of(*grain))
                 && !self.is_resident(run, *grain)
                 && self.keeps(run, epoch, *grain)
         });
-        let fitting = lacking.take_while(|grain| {
-            let left = room.checked_sub(run.resting_bytes(*grain));
-            room = left.unwrap_or(0);
-            left.is_some()
-        });
+        let mut fits = fits_into(run, room);
+        let fitting = lacking.take_while(|grain| fits(grain));
         run.in_flight.claim(fitting).0
     }
 
@@ -606,8 +603,7 @@ impl Engine {
             return grains;
         }
         // By the plan there is room under the limit, for each grain when it comes.
-        let has_room = |room: Option<u64>| room.is_none_or(|room| room >= bytes);
-        if has_room(self.cache.disk_room()) {
+        if self.cache.disk_room().is_none_or(|room| room >= bytes) {
             return grains;
         }
         let (engine, state) = (Arc::clone(self), Arc::clone(run));
@@ -616,12 +612,7 @@ impl Engine {
             engine.make_room(&state, engine.cache.free().saturating_add(lacking));
             engine.cache.disk_room()
         };
-        let mut room = blocking(make_room).await.unwrap_or(bytes);
-        let mut fits = |grain: &GrainNo| {
-            let left = room.checked_sub(run.resting_bytes(*grain));
-            room = left.unwrap_or(0);
-            left.is_some()
-        };
+        let mut fits = fits_into(run, blocking(make_room).await.unwrap_or(bytes));
         let count = grains.iter().take_while(|grain| fits(grain)).count();
         grains.truncate(count);
         grains
@@ -704,6 +695,15 @@ fn rows_of(run: &RunState, grain: GrainNo) -> Range<u32> {
     let place = run.plan.locate_grain(grain);
     let first = place.index * run.plan.document().grain_rows;
     first..first + place.rows
+}
+
+/// Whether a grain fits into what the grains before it have left of `room` bytes.
+fn fits_into(run: &RunState, mut room: u64) -> impl FnMut(&GrainNo) -> bool {
+    move |grain| {
+        let left = room.checked_sub(run.resting_bytes(*grain));
+        room = left.unwrap_or(0);
+        left.is_some()
+    }
 }
 
 fn settle(absorbed: Absorbed, left: &mut BTreeSet<GrainNo>, loose: &mut HashMap<GrainNo, Bytes>) {
