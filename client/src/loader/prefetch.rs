@@ -310,23 +310,29 @@ impl Placed<'_> {
 
 /// The digest of each row. Small rows are copied together: their digests are worked out several at a time.
 fn digests_of(rows: &Rows<'_>) -> Result<Vec<RowDigest>, RowError> {
-    let (mut digests, mut together, mut ends) = (Vec::with_capacity(rows.len()), Vec::new(), Vec::new());
-    let work_out = |together: &mut Vec<u8>, ends: &mut Vec<usize>, digests: &mut Vec<RowDigest>| {
-        let starts = std::iter::once(0).chain(ends.iter().copied());
-        let rows: Vec<&[u8]> = starts.zip(&*ends).map(|(start, end)| &together[start..*end]).collect();
-        digests.extend(RowDigest::of_each(&rows));
-        together.clear();
-        ends.clear();
-    };
+    let mut digests = Vec::with_capacity(rows.len());
+    let (mut together, mut ends) = (Vec::new(), vec![0]);
     rows.for_each_canonical(|row| {
-        together.extend_from_slice(row);
-        ends.push(together.len());
-        if together.len() >= DIGESTED_TOGETHER {
-            work_out(&mut together, &mut ends, &mut digests);
+        let is_large = row.len() >= DIGESTED_TOGETHER;
+        if is_large || together.len() + row.len() > DIGESTED_TOGETHER {
+            digests.extend(digests_between(&together, &ends));
+            together.clear();
+            ends.truncate(1);
+        }
+        if is_large {
+            digests.push(RowDigest::of(row));
+        } else {
+            together.extend_from_slice(row);
+            ends.push(together.len());
         }
     })?;
-    work_out(&mut together, &mut ends, &mut digests);
+    digests.extend(digests_between(&together, &ends));
     Ok(digests)
+}
+
+/// The digests of the rows between each two of `ends`.
+fn digests_between(rows: &[u8], ends: &[usize]) -> Vec<RowDigest> {
+    RowDigest::of_each(&ends.windows(2).map(|ends| &rows[ends[0]..ends[1]]).collect::<Vec<_>>())
 }
 
 /// Bytes of rows whose digests are worked out together: they stay in a processor's nearer caches.
