@@ -1,5 +1,6 @@
 """Processes of a bench: their children, and their ends."""
 
+import contextlib
 import os
 import signal
 from pathlib import Path
@@ -7,10 +8,12 @@ from pathlib import Path
 
 def children(pid):
     """The processes that this one has started and that still run."""
-    try:
-        found = [int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()]
-    except OSError:
-        return []
+    found = []
+    # A process may end meanwhile, and a thread, whose children are another's then.
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                found += [int(child) for child in (task / "children").read_text().split()]
     return sorted(child for child in found if state(child) not in ("Z", None))
 
 

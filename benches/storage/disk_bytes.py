@@ -1,5 +1,6 @@
 """Bytes that a process and its children have had read from disks."""
 
+import contextlib
 from pathlib import Path
 
 
@@ -10,5 +11,7 @@ def disk_bytes(pid):
         if line.startswith("read_bytes:"):
             total = int(line.split()[1])
     for task in Path(f"/proc/{pid}/task").iterdir():
-        total += sum(disk_bytes(int(child)) for child in (task / "children").read_text().split())
+        # A thread may end meanwhile; its children are another's then.
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            total += sum(disk_bytes(int(child)) for child in (task / "children").read_text().split())
     return total

@@ -135,7 +135,8 @@ def train(asked):
     found = [answers.get() for _ in processes]
     for process in processes:
         process.join()
-    if failed := [one["error"] for one in found if "error" in one]:
+    # Of a rank that fails the others find the barrier broken.
+    if failed := sorted((one["error"] for one in found if "error" in one), key=lambda error: "BrokenBarrier" in error):
         sys.exit(failed[0])
     print(json.dumps(sorted(found, key=lambda one: one["rank"])))
 

@@ -1,9 +1,11 @@
 """Tests of the arithmetic of this bench, which need nothing but Python: `python benches/storage/tests.py`."""
 
 import itertools
+import os
 import signal
 import subprocess
 import sys
+import threading
 import unittest
 from pathlib import Path
 from random import Random
@@ -11,6 +13,7 @@ from random import Random
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from control_group import ROOT, group
+from disk_bytes import disk_bytes
 from search import Search
 from setting import FED, WORKLOADS, bound, most, utilisation
 
@@ -87,6 +90,24 @@ class Searching(unittest.TestCase):
         search = self.found(5, 3, 16, lambda _: 0.0)
         self.assertEqual((search.fed(), len(search.runs[1])), (0, 1))
 
+
+
+class DiskBytes(unittest.TestCase):
+    def test_threads_may_end_while_they_are_counted(self):
+        over = threading.Event()
+
+        def come_and_go():
+            while not over.is_set():
+                threading.Thread(target=bool).start()
+
+        started = threading.Thread(target=come_and_go)
+        started.start()
+        try:
+            for _ in range(2000):
+                self.assertGreaterEqual(disk_bytes(os.getpid()), 0)
+        finally:
+            over.set()
+            started.join()
 
 if __name__ == "__main__":
     unittest.main()
