@@ -5,13 +5,18 @@
 //! waits for each. So threads ask for large rows a little ahead of those that they gather, and read them from their files into
 //! the batch: the missing part of a row comes with one request. Rows of many megabytes are not asked for, because a kernel that
 //! sees a file being read on reads ahead in larger pieces.
+//!
+//! Where the kernel's cache holds too little to be of use, it also costs most of the processor's time. There large values are read
+//! past it, several at a time by as many threads, and copied into the batch: a direct read fills whole blocks, and a value
+//! begins anywhere in one. Rows of many megabytes gain nothing by that.
 
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::Instant;
 
 use rustix::fs::{Advice, fadvise};
@@ -19,16 +24,27 @@ use shardfmt::Shard;
 use shardfmt::shard::{populate, will_need};
 
 use super::clocks::{Clocks, On};
+use super::direct_file::DirectFile;
 use super::open_files::most_open_here;
+use super::pool::Pool;
 
-/// Rows of at least this size are read without being asked for.
+/// Rows of at least this size are read without being asked for, and through the page cache.
 const LONG_ROW: u64 = 8 << 20;
 
 /// The least that the kernel reads for a value.
 const PAGE: u64 = 4096;
 
-/// A value without a file is read from the map in pieces of this size.
+/// A value without a file is read from the map in pieces of this size, and a value past the page cache.
 const PIECE: usize = 1 << 20;
+
+/// Smaller values are read through the page cache, since it holds those beside them.
+const PAST_CACHE: usize = 32 << 10;
+
+/// How many pieces are read past the page cache at once, for each thread that gathers.
+const AT_ONCE: usize = 16;
+
+/// Memory of this number of pieces is used again.
+const PIECES_KEPT: usize = 2 * AT_ONCE;
 
 /// A mapped shard whose rows are read when they are gathered.
 #[derive(Debug)]
@@ -36,12 +52,22 @@ pub(crate) struct LateFile {
     shard: Arc<Shard>,
     /// From which values are read; without it from the map.
     file: Option<File>,
+    /// From which its large values are read, if past the page cache.
+    past_cache: Option<PastCache>,
     has_long_rows: bool,
 }
 
+/// A file that is read past the page cache, and memory of whole blocks for it.
+#[derive(Debug)]
+struct PastCache {
+    file: DirectFile,
+    memory: Arc<Pool>,
+}
+
 impl LateFile {
-    /// A shard with rows of `row_bytes` in the mean. Its file is opened again if it `may_open` it, and if it is still there.
-    fn new(shard: &Arc<Shard>, row_bytes: u64, may_open: bool) -> Self {
+    /// A shard with rows of `row_bytes` in the mean. Its file is opened again if it `may_open` it, and if it is still there; and
+    /// once more to be read past the page cache into `memory`.
+    fn new(shard: &Arc<Shard>, row_bytes: u64, may_open: bool, memory: Option<&Arc<Pool>>) -> Self {
         let has_long_rows = row_bytes >= LONG_ROW;
         let open = |path: &Path| {
             let file = File::open(path).ok()?;
@@ -52,7 +78,16 @@ impl LateFile {
             Some(file)
         };
         let file = shard.path().filter(|_| may_open).and_then(open);
-        Self { shard: Arc::clone(shard), file, has_long_rows }
+        let may_bypass = file.is_some() && !has_long_rows;
+        let past_cache = shard.path().zip(memory).filter(|_| may_bypass).and_then(|(path, memory)| {
+            Some(PastCache { file: DirectFile::open(path).ok()?, memory: Arc::clone(memory) })
+        });
+        Self { shard: Arc::clone(shard), file, past_cache, has_long_rows }
+    }
+
+    /// How many files it has open.
+    fn open(&self) -> usize {
+        usize::from(self.file.is_some()) + usize::from(self.past_cache.is_some())
     }
 
     /// Where a value lies in the file, if it does.
@@ -65,10 +100,28 @@ impl LateFile {
     /// How many bytes the disk is to be asked for ahead of reading a value.
     fn asked_bytes(&self, value: &[u8]) -> u64 {
         let reads_on = self.has_long_rows && self.file.is_some();
-        if reads_on || value.is_empty() || self.offset_of(value).is_none() {
+        let is_never = reads_on || value.is_empty() || self.is_past_cache(value);
+        if is_never || self.offset_of(value).is_none() {
             return 0;
         }
         (value.len() as u64).max(PAGE)
+    }
+
+    /// Whether a value is read past the page cache.
+    fn is_past_cache(&self, value: &[u8]) -> bool {
+        self.past_cache.is_some() && value.len() >= PAST_CACHE
+    }
+
+    /// Reads a value past the page cache, or if that fails through it, which tells the error.
+    fn read_past_cache(&self, value: &[u8], to: &mut [u8]) -> io::Result<()> {
+        if let Some((PastCache { file, memory }, offset)) =
+            self.past_cache.as_ref().zip(self.offset_of(value))
+            && let Ok(read) = file.read(offset..offset + value.len() as u64, &**memory)
+        {
+            to.copy_from_slice(&read);
+            return Ok(());
+        }
+        self.read(value, to)
     }
 
     fn read(&self, value: &[u8], to: &mut [u8]) -> io::Result<()> {
@@ -95,23 +148,32 @@ impl LateFile {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateFiles {
     files: HashMap<u32, Arc<LateFile>>,
-    /// How many of them have a file of their own.
+    /// How many files they have open.
     open: usize,
+    /// For reads past the page cache, if there are any.
+    memory: Option<Arc<Pool>>,
 }
 
 impl LateFiles {
-    /// Reads rows of this shard, which are of `row_bytes` in the mean, when they are gathered.
-    pub(crate) fn add(&mut self, number: u32, shard: &Arc<Shard>, row_bytes: u64) {
+    /// Reads large values of shards that are [added](Self::add) from now on past the page cache.
+    pub(crate) fn read_past_the_page_cache(&mut self) {
+        self.memory = Some(Arc::new(Pool::of_pages(PIECES_KEPT)));
+    }
+
+    /// Reads rows of this shard, which are of `row_bytes` in the mean, when they are gathered; those of a shard that `is_resident`
+    /// from the page cache.
+    pub(crate) fn add(&mut self, number: u32, shard: &Arc<Shard>, row_bytes: u64, is_resident: bool) {
         self.remove(number);
-        let file = LateFile::new(shard, row_bytes, self.open < most_open_here());
-        self.open += usize::from(file.file.is_some());
+        let memory = self.memory.as_ref().filter(|_| !is_resident);
+        let file = LateFile::new(shard, row_bytes, self.open < most_open_here(), memory);
+        self.open += file.open();
         self.files.insert(number, Arc::new(file));
     }
 
     /// Reads them before they are gathered.
     pub(crate) fn remove(&mut self, number: u32) {
         if let Some(file) = self.files.remove(&number) {
-            self.open -= usize::from(file.file.is_some());
+            self.open -= file.open();
         }
     }
 
@@ -145,7 +207,7 @@ impl Late {
     }
 
     /// Copies values of a step's rows from number `first` on, one after the other, to `out`. At most `ahead` bytes, and a value, have
-    /// been asked for and not been read.
+    /// been asked for and not been read, and are read past the page cache at once.
     pub(crate) fn copy(
         &self,
         first: usize,
@@ -158,22 +220,52 @@ impl Late {
         let file = |at: usize| self.rows.get(first + at).and_then(Option::as_deref);
         let asked = |(at, value): (usize, &&[u8])| file(at).map_or(0, |file| file.asked_bytes(value));
         let asked: Vec<u64> = values.iter().enumerate().map(asked).collect();
-        let mut rest = out;
+        let (mut rest, mut past_cache) = (out, Vec::new());
         for turn in turns(&asked, ahead) {
             match turn {
                 Turn::Ask(at) => will_need(values[at]),
                 Turn::Read(at) => {
                     let to = rest.split_off_mut(..values[at].len()).expect("as long as all values");
                     match file(at) {
+                        Some(file) if file.is_past_cache(values[at]) => {
+                            let pieces = values[at].chunks(PIECE).zip(to.chunks_mut(PIECE));
+                            past_cache.extend(pieces.map(|(value, to)| Piece { file, value, to }));
+                        }
                         Some(file) => file.read(values[at], to)?,
                         None => to.copy_from_slice(values[at]),
                     }
                 }
             }
         }
+        let read = read_at_once(past_cache, ahead);
         clocks.add(On::LateReading, began.elapsed());
-        Ok(())
+        read
     }
+}
+
+/// A part of a value that is read past the page cache.
+struct Piece<'a> {
+    file: &'a LateFile,
+    value: &'a [u8],
+    to: &'a mut [u8],
+}
+
+/// Reads all pieces, several at a time, but for one no more than `most` bytes. Of several errors it gives one.
+fn read_at_once(pieces: Vec<Piece<'_>>, most: u64) -> io::Result<()> {
+    let largest = pieces.iter().map(|piece| piece.to.len() as u64).max().unwrap_or(0);
+    let at_once = usize::try_from(most / largest.max(1)).unwrap_or(AT_ONCE).clamp(1, AT_ONCE);
+    let others = pieces.len().clamp(1, at_once) - 1;
+    let left = Mutex::new(pieces.into_iter());
+    let next = || left.lock().expect("no panic while held").next();
+    let read =
+        || std::iter::from_fn(next).try_for_each(|Piece { file, value, to }| file.read_past_cache(value, to));
+    thread::scope(|scope| {
+        let named = || thread::Builder::new().name("shardd-read".into());
+        // With fewer threads it takes longer.
+        let others: Vec<_> = (0..others).map_while(|_| named().spawn_scoped(scope, read).ok()).collect();
+        let own = read();
+        others.into_iter().map(|other| other.join().expect("reading does not panic")).fold(own, Result::and)
+    })
 }
 
 /// What is done with a value, by its number.

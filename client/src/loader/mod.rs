@@ -11,6 +11,7 @@ mod clocks;
 mod columns;
 mod config;
 mod delivered;
+mod direct_file;
 mod embedded;
 mod error;
 mod grains;

@@ -248,14 +248,20 @@ impl ShardFiles {
     }
 
     /// Rows that the order reads here and there are read past the page cache, if the memory is much too small for its pages;
-    /// those that are kept until their use take no more than `memory`.
-    pub(crate) fn past_the_page_cache(self, memory: u64) -> Result<Self, LoadError> {
+    /// small ones are kept until their use, and take no more than `memory`. Large ones are read so only if they are
+    /// [read late](Self::reading_late).
+    pub(crate) fn past_the_page_cache(mut self, memory: u64) -> Result<Self, LoadError> {
         let totals = self.totals();
         let is_scattered = self.units.iter().all(|unit| *unit == 1);
-        let pays = direct::is_too_large(totals.bytes, self.room) && direct::is_small(totals.row_bytes);
-        match is_scattered && pays {
-            true => self.with_memory(totals, memory, None),
-            false => Ok(self),
+        match direct::is_small(totals.row_bytes) {
+            true if is_scattered && direct::is_too_large(totals.bytes, self.room) => {
+                self.with_memory(totals, memory, None)
+            }
+            false if is_scattered && direct::is_much_too_large(totals.bytes, self.room) => {
+                Arc::make_mut(&mut self.open.late).read_past_the_page_cache();
+                Ok(self)
+            }
+            _ => Ok(self),
         }
     }
 

@@ -26,7 +26,6 @@
 mod ahead;
 mod blocks;
 mod bundles;
-mod file;
 mod probe;
 mod sweeps;
 #[cfg(test)]
@@ -52,12 +51,12 @@ use blocks::{HUGE, PAGE};
 use bundles::Bundle;
 use sweeps::{Pick, Sweeps, Turn};
 use way::{Data, Disk, choose};
-pub(super) use way::{Way, is_too_large};
+pub(super) use way::{Way, is_much_too_large, is_too_large};
 pub(super) use workers::Kept;
 use workers::{Done, Job, Meter, Sizes, Workers};
 
-/// Whether rows of this size are read faster past the page cache: of large ones the kernel's cache gives more, as measured
-/// (benches/README.md, "From disk").
+/// Whether rows of this size are kept here until they are used. Larger ones are read into their batch, when it is
+/// [gathered](super::super::late).
 pub(super) fn is_small(row_bytes: u64) -> bool {
     row_bytes < SMALL_ROW
 }

@@ -4,9 +4,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use super::blocks::{Blocks, PAGE};
-use super::file::DirectFile;
 use super::sweeps::stride;
 use super::way::Disk;
+use crate::loader::direct_file::DirectFile;
 
 /// How often each is measured at most. The best counts: others may use the disk and the processors just then.
 const ROUNDS: usize = 3;

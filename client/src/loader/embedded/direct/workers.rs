@@ -19,10 +19,10 @@ use super::super::super::pool::Pool;
 use super::super::super::{LoadError, spawn};
 use super::blocks::{Block, Blocks};
 use super::bundles::{Bundle, Filled};
-use super::file::{DirectFile, FileId};
 use super::probe;
 use super::sweeps::Pick;
 use super::way::{Data, Disk, is_clear};
+use crate::loader::direct_file::{DirectFile, FileId};
 
 /// Of dropped rows, these numbers at least and at most.
 const FEWEST_FREE: u64 = 4;

@@ -57,7 +57,8 @@ impl ShardFiles {
                 && row_bytes >= LARGE_ROW
                 && !is_direct
             {
-                Arc::make_mut(&mut self.open.late).add(*number, shard, row_bytes);
+                let is_resident = self.leaves_resident && seem_resident(shard.bytes());
+                Arc::make_mut(&mut self.open.late).add(*number, shard, row_bytes, is_resident);
             }
         }
     }

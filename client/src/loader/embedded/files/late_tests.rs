@@ -1,4 +1,5 @@
-//! Rows that are read when they are gathered are those that were stored, also where the kernel has dropped their pages meanwhile.
+//! Rows that are read when they are gathered are those that were stored, also where the kernel has dropped their pages meanwhile, and
+//! past the page cache.
 
 use std::fs::File;
 
@@ -10,6 +11,7 @@ use shardfmt::row::{Fresh, Rows};
 
 use super::direct_tests::{Directory, directory};
 use super::*;
+use crate::loader::direct_file::DirectFile;
 use crate::loader::late::Late;
 
 const WIDTH: usize = 60_000;
@@ -20,6 +22,12 @@ fn opened(directory: &Directory, room: u64, unit: u32, reads_late: bool) -> Shar
     let files = ShardFiles::new(stored, cache, Arc::default(), stop, room).expect("opens");
     let files = files.in_units([Unit { rows: unit, stay: 0 }]);
     if reads_late { files.reading_late() } else { files }
+}
+
+/// Reads past the page cache also what lies in it.
+fn past_the_page_cache(mut files: ShardFiles) -> ShardFiles {
+    files.leaves_resident = false;
+    files.past_the_page_cache(0).expect("reads")
 }
 
 /// Gathers rows as a loader does; also how many of them were read then.
@@ -45,8 +53,12 @@ fn rows_that_are_read_when_they_are_gathered_are_those_that_were_stored() {
         .map(|shard| Shard::from_bytes(shard.bytes.clone()).expect("a shard"))
         .collect();
     let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
-    for (room, unit) in [(0, 1), (0, 4), (u64::MAX, 1), (u64::MAX, 4)] {
+    let of_files = [(0, 1), (0, 4), (u64::MAX, 1), (u64::MAX, 4)].map(|place| (place, false));
+    for ((room, unit), past_cache) in of_files.into_iter().chain([((0, 1), true)]) {
         let mut files = opened(&directory, room, unit, true);
+        if past_cache {
+            files = past_the_page_cache(files);
+        }
         for (epoch, rows) in directory.windows(unit as u8, 4, 6) {
             let open = files.prepare(epoch, rows.iter().copied()).expect("prepares");
             let (batch, late) = gather(&codec, &open, &rows);
@@ -86,11 +98,49 @@ fn rows_that_the_kernel_has_dropped_are_not_read_page_by_page() {
 }
 
 #[test]
+fn rows_that_are_read_past_the_page_cache_leave_nothing_in_it() {
+    // More than are read at once, and one that is read in pieces.
+    for (count, width) in [(24, WIDTH), (5, 2 << 20)] {
+        let directory = directory(&[count], width);
+        directory.verify();
+        let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
+        let rows: Vec<(u32, u32)> = (0..count as u32).map(|row| (0, row)).collect();
+        let cached = [false, true].map(|past_cache| {
+            let files = opened(&directory, 0, 1, true);
+            let mut files = if past_cache { past_the_page_cache(files) } else { files };
+            let open = files.prepare(0, rows.iter().copied()).expect("prepares");
+            let shard = open.shards[0].as_ref().expect("is open");
+            is_dropped(shard).then(|| {
+                gather(&codec, &open, &rows);
+                let of_a_large_value = shard.bytes().len() / 4;
+                shardfmt::shard::are_resident(&shard.bytes()[of_a_large_value..=of_a_large_value])
+            })
+        });
+        let path = directory.path(&directory.shards[0]);
+        if DirectFile::open(&path).is_ok() && cached.iter().all(Option::is_some) {
+            assert_eq!(cached, [Some(true), Some(false)], "of {width} bytes");
+        } else {
+            println!("skipped: a directory of temporary files on a disk");
+        }
+    }
+}
+
+#[test]
 fn a_file_that_was_cut_off_before_its_rows_are_gathered_is_an_error_that_names_it() {
+    for past_cache in [false, true] {
+        let files = |directory: &Directory| {
+            let files = opened(directory, 0, 1, true);
+            if past_cache { past_the_page_cache(files) } else { files }
+        };
+        a_cut_off_file_is_named(files);
+    }
+}
+
+fn a_cut_off_file_is_named(files: impl Fn(&Directory) -> ShardFiles) {
     let directory = directory(&[8], WIDTH);
     directory.verify();
     let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
-    let mut files = opened(&directory, 0, 1, true);
+    let mut files = files(&directory);
     let open = files.prepare(0, [(0, 7)].into_iter()).expect("prepares");
     let path = directory.path(&directory.shards[0]);
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 16)).expect("is cut off");

@@ -14,15 +14,15 @@ const BLOCK: u64 = 4096;
 
 /// Which file it is that a path names: another may take its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FileId {
+pub(crate) struct FileId {
     device: u64,
     inode: u64,
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 impl FileId {
     /// The file that has this path now.
-    pub(super) fn at(path: &Path) -> io::Result<Self> {
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
         path.metadata().map(|metadata| Self::of(&metadata))
     }
 
@@ -33,22 +33,22 @@ impl FileId {
 
 /// A file whose pages the kernel does not keep.
 #[derive(Debug)]
-pub(super) struct DirectFile(File);
+pub(crate) struct DirectFile(File);
 
 impl DirectFile {
     /// # Errors
     /// Those of the file system; [`io::ErrorKind::InvalidInput`] where it gives bytes from its pages alone.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
         options.open(path).map(Self)
     }
 
-    pub(super) fn id(&self) -> io::Result<FileId> {
+    pub(crate) fn id(&self) -> io::Result<FileId> {
         self.0.metadata().map(|metadata| FileId::of(&metadata))
     }
 
-    pub(super) fn bytes(&self) -> io::Result<u64> {
+    pub(crate) fn bytes(&self) -> io::Result<u64> {
         Ok(self.0.metadata()?.len())
     }
 
@@ -56,7 +56,7 @@ impl DirectFile {
     ///
     /// # Errors
     /// Those of the disk, and [`io::ErrorKind::UnexpectedEof`] when the file has fewer.
-    pub(super) fn read(&self, range: Range<u64>, memory: &dyn Memory) -> io::Result<Buffer> {
+    pub(crate) fn read(&self, range: Range<u64>, memory: &dyn Memory) -> io::Result<Buffer> {
         let start = range.start / BLOCK * BLOCK;
         let length = (range.end.next_multiple_of(BLOCK) - start) as usize;
         let mut lent = memory.lend(length)?;
