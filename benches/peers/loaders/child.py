@@ -82,14 +82,15 @@ class Child:
         return {**told, **rest}
 
     def first(self, longest=math.inf):
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), time.process_time()
         self.loader = self.opened()
         batches = self.epoch()
         count = len(next(batches)[1])
         first = time.perf_counter() - began
         while time.perf_counter() - began - first < longest and (batch := next(batches, None)):
             count += len(batch[1])
-        return {"first_ms": first * 1e3, "seconds": time.perf_counter() - began, "samples": count}
+        ended = {"seconds": time.perf_counter() - began, "cpu_s": time.process_time() - cpu}
+        return {"first_ms": first * 1e3, **ended, "samples": count}
 
     def epochs(self, least):
         count = epochs = 0

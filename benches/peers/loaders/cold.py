@@ -64,7 +64,7 @@ def of_kind(kind, arguments, note):
     folders = Folders(arguments.work / "cold", kind)
     make(kind, folders.source, arguments.data)
     data_bytes = (folders.source / "x.bin").stat().st_size
-    rates, places, failed = {}, {}, {}
+    rates, costs, places, failed = {}, {}, {}, {}
 
     @contextlib.contextmanager
     def trying(name):
@@ -101,36 +101,40 @@ def of_kind(kind, arguments, note):
                 for name in names if number % 2 == 0 else reversed(names):
                     with trying(name):
                         told_of = turn(places[name], members)
-                        rate = told_of["samples"] * data_bytes / kind.rows / told_of["seconds"] / 1e6
-                        rates.setdefault(name, []).append(rate)
+                        read = told_of["samples"] * data_bytes / kind.rows
+                        rates.setdefault(name, []).append(read / told_of["seconds"] / 1e6)
+                        costs.setdefault(name, []).append(told_of["cpu_s"] / read * 1e9)
                         note("round", kind=kind.letter, system=name, round=number, load=os.getloadavg()[0], **told_of)
                 say(f"{kind.letter}: round {number + 1} of {arguments.rounds}")
     finally:
         if not arguments.keep:
             shutil.rmtree(folders.root)
-    report(kind, rates, failed, told, limit_bytes / data_bytes if members else None)
+    report(kind, rates, costs, failed, told, limit_bytes / data_bytes if members else None)
 
 
-def report(kind, rates, failed, told, held):
+def report(kind, rates, costs, failed, told, held):
     print(f"\n**{kind.letter}: {kind.rows:,} {kind.title}, {told}**\n")
-    print("| | MB/s | from - to | of sequential |\n|---|--:|--:|--:|")
+    print("| | MB/s | from - to | of sequential | CPU s of a GB |\n|---|--:|--:|--:|--:|")
     best = statistics.median(rates[SEQUENTIAL])
     for name, all_of in rates.items():
         median = statistics.median(all_of)
         cells = [system(name).title, f"{median:,.0f}", f"{min(all_of):,.0f} - {max(all_of):,.0f}", f"{median / best:.2f}"]
-        print("| " + " | ".join(cells) + " |")
+        print("| " + " | ".join([*cells, f"{statistics.median(costs[name]):.2f}"]) + " |")
     for name, reason in failed.items():
         print(f"\n- {name}: {reason}")
-    limits = {system(name).title: statistics.median(rates[name]) for name in RANDOM if name in rates}
+    limits = {system(name).title: rates[name] for name in RANDOM if name in rates}
     if held:
-        limits[f"{held:.2f} (memory / data) of the sequential read"] = held * best
+        limits[f"{held:.2f} (memory / data) of the sequential read"] = [held * rate for rate in rates[SEQUENTIAL]]
     if limits:
-        title = max(limits, key=limits.get)
-        print(f"\nLimit of a shuffled order: {limits[title]:,.0f} MB/s ({title}), {limits[title] / best:.2f} of sequential.")
+        title = max(limits, key=lambda title: statistics.median(limits[title]))
+        limit = statistics.median(limits[title])
+        print(f"\nLimit of a shuffled order: {limit:,.0f} MB/s ({title}), {limit / best:.2f} of sequential.")
         for name in ("shardd", "shardd_blocked"):
             if name in rates:
-                part = statistics.median(rates[name]) / limits[title]
-                print(f"{system(name).title}: {part:.2f} of that; wanted: {WANTED}.")
+                # A disk that others use, too, changes from round to round.
+                by_round = [rate / limit for rate, limit in zip(rates[name], limits[title], strict=False)]
+                part, paired = statistics.median(rates[name]) / limit, statistics.median(by_round)
+                print(f"{system(name).title}: {part:.2f} of that, {paired:.2f} in the median round; wanted: {WANTED}.")
 
 
 @contextlib.contextmanager
