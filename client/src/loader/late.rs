@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
@@ -34,17 +35,17 @@ const LONG_ROW: u64 = 8 << 20;
 /// The least that the kernel reads for a value.
 const PAGE: u64 = 4096;
 
-/// A value without a file is read from the map in pieces of this size, and a value past the page cache.
+/// A value without a file is read from the map in pieces of this size.
 const PIECE: usize = 1 << 20;
 
 /// Smaller values are read through the page cache, since it holds those beside them.
 const PAST_CACHE: usize = 32 << 10;
 
-/// How many pieces are read past the page cache at once, for each thread that gathers.
+/// How many pieces of values are read past the page cache at once, for each thread that gathers.
 const AT_ONCE: usize = 16;
 
-/// Memory of this number of pieces is used again.
-const PIECES_KEPT: usize = 2 * AT_ONCE;
+/// Memory of this number of pieces is used again: of all that are read at once, but for very many threads.
+const PIECES_KEPT: usize = 256;
 
 /// A mapped shard whose rows are read when they are gathered.
 #[derive(Debug)]
@@ -52,23 +53,33 @@ pub(crate) struct LateFile {
     shard: Arc<Shard>,
     /// From which values are read; without it from the map.
     file: Option<File>,
-    /// From which its large values are read, if past the page cache.
+    /// Large values are read past the page cache, if it is there.
     past_cache: Option<PastCache>,
     has_long_rows: bool,
 }
 
-/// A file that is read past the page cache, and memory of whole blocks for it.
+/// How a file is read past the page cache.
 #[derive(Debug)]
 struct PastCache {
-    file: DirectFile,
+    /// Without it the file is opened for each read, which takes a tenth of the time of a read.
+    file: Option<DirectFile>,
+    /// Memory of whole blocks.
     memory: Arc<Pool>,
+    /// The file system gives nothing past its cache.
+    is_refused: AtomicBool,
 }
 
 impl LateFile {
-    /// A shard with rows of `row_bytes` in the mean. Its file is opened again if it `may_open` it, and if it is still there; and
-    /// once more to be read past the page cache into `memory`.
+    /// A shard with rows of `row_bytes` in the mean. Its file is opened again if it `may_open` it, and if it is still there. With
+    /// `memory` large values are read into that past the page cache.
     fn new(shard: &Arc<Shard>, row_bytes: u64, may_open: bool, memory: Option<&Arc<Pool>>) -> Self {
         let has_long_rows = row_bytes >= LONG_ROW;
+        let path = shard.path();
+        let past_cache = path.zip(memory.filter(|_| !has_long_rows)).and_then(|(path, memory)| {
+            let file = DirectFile::open(path).ok()?;
+            let (file, memory) = (may_open.then_some(file), Arc::clone(memory));
+            Some(PastCache { file, memory, is_refused: AtomicBool::new(false) })
+        });
         let open = |path: &Path| {
             let file = File::open(path).ok()?;
             if !has_long_rows {
@@ -77,17 +88,14 @@ impl LateFile {
             }
             Some(file)
         };
-        let file = shard.path().filter(|_| may_open).and_then(open);
-        let may_bypass = file.is_some() && !has_long_rows;
-        let past_cache = shard.path().zip(memory).filter(|_| may_bypass).and_then(|(path, memory)| {
-            Some(PastCache { file: DirectFile::open(path).ok()?, memory: Arc::clone(memory) })
-        });
+        // One file is open for each: small values beside those that are read past the page cache are read from the map.
+        let file = path.filter(|_| may_open && past_cache.is_none()).and_then(open);
         Self { shard: Arc::clone(shard), file, past_cache, has_long_rows }
     }
 
-    /// How many files it has open.
-    fn open(&self) -> usize {
-        usize::from(self.file.is_some()) + usize::from(self.past_cache.is_some())
+    /// Whether it has a file open.
+    fn is_open(&self) -> bool {
+        self.file.is_some() || self.past_cache.as_ref().is_some_and(|past_cache| past_cache.file.is_some())
     }
 
     /// Where a value lies in the file, if it does.
@@ -97,11 +105,10 @@ impl LateFile {
         is_within.then(|| (value.start.addr() - all.start.addr()) as u64)
     }
 
-    /// How many bytes the disk is to be asked for ahead of reading a value.
+    /// How many bytes the disk is to be asked for ahead of reading a value through the page cache.
     fn asked_bytes(&self, value: &[u8]) -> u64 {
         let reads_on = self.has_long_rows && self.file.is_some();
-        let is_never = reads_on || value.is_empty() || self.is_past_cache(value);
-        if is_never || self.offset_of(value).is_none() {
+        if reads_on || value.is_empty() || self.offset_of(value).is_none() {
             return 0;
         }
         (value.len() as u64).max(PAGE)
@@ -109,19 +116,33 @@ impl LateFile {
 
     /// Whether a value is read past the page cache.
     fn is_past_cache(&self, value: &[u8]) -> bool {
-        self.past_cache.is_some() && value.len() >= PAST_CACHE
+        let is_open = |past_cache: &PastCache| !past_cache.is_refused.load(Relaxed);
+        value.len() >= PAST_CACHE && self.past_cache.as_ref().is_some_and(is_open)
     }
 
-    /// Reads a value past the page cache, or if that fails through it, which tells the error.
+    /// Reads a part of a value past the page cache, or if that fails through it, which tells the error.
     fn read_past_cache(&self, value: &[u8], to: &mut [u8]) -> io::Result<()> {
-        if let Some((PastCache { file, memory }, offset)) =
-            self.past_cache.as_ref().zip(self.offset_of(value))
-            && let Ok(read) = file.read(offset..offset + value.len() as u64, &**memory)
-        {
-            to.copy_from_slice(&read);
-            return Ok(());
+        let Some((past_cache, offset)) = self.past_cache.as_ref().zip(self.offset_of(value)) else {
+            return self.read(value, to);
+        };
+        let range = offset..offset + value.len() as u64;
+        let read = match (&past_cache.file, self.shard.path()) {
+            (Some(file), _) => file.read(range, &*past_cache.memory),
+            (None, path) => DirectFile::open(path.unwrap_or(Path::new("")))
+                .and_then(|file| file.read(range, &*past_cache.memory)),
+        };
+        match read {
+            Ok(read) => {
+                to.copy_from_slice(&read);
+                Ok(())
+            }
+            Err(error) => {
+                if error.kind() == io::ErrorKind::InvalidInput {
+                    past_cache.is_refused.store(true, Relaxed);
+                }
+                self.read(value, to)
+            }
         }
-        self.read(value, to)
     }
 
     fn read(&self, value: &[u8], to: &mut [u8]) -> io::Result<()> {
@@ -129,26 +150,32 @@ impl LateFile {
             to.copy_from_slice(value);
             return Ok(());
         };
-        let Some(file) = &self.file else {
-            for (piece, to) in value.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
-                will_need(piece);
-                populate(piece)?;
-                to.copy_from_slice(piece);
-            }
-            return Ok(());
+        let read = match &self.file {
+            Some(file) => file.read_exact_at(to, offset),
+            None => read_mapped(value, to),
         };
-        file.read_exact_at(to, offset).map_err(|error| {
+        read.map_err(|error| {
             let path = self.shard.path().unwrap_or(Path::new("")).display();
-            io::Error::new(error.kind(), format!("{path}, {} bytes from {offset} on: {error}", to.len()))
+            io::Error::new(error.kind(), format!("{path}, {} bytes from {offset} on: {error}", value.len()))
         })
     }
+}
+
+/// Copies mapped bytes once the kernel has read them.
+fn read_mapped(value: &[u8], to: &mut [u8]) -> io::Result<()> {
+    for (piece, to) in value.chunks(PIECE).zip(to.chunks_mut(PIECE)) {
+        will_need(piece);
+        populate(piece)?;
+        to.copy_from_slice(piece);
+    }
+    Ok(())
 }
 
 /// The mapped shards whose rows are read when they are gathered, by their numbers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct LateFiles {
     files: HashMap<u32, Arc<LateFile>>,
-    /// How many files they have open.
+    /// How many of them have a file open.
     open: usize,
     /// For reads past the page cache, if there are any.
     memory: Option<Arc<Pool>>,
@@ -166,14 +193,14 @@ impl LateFiles {
         self.remove(number);
         let memory = self.memory.as_ref().filter(|_| !is_resident);
         let file = LateFile::new(shard, row_bytes, self.open < most_open_here(), memory);
-        self.open += file.open();
+        self.open += usize::from(file.is_open());
         self.files.insert(number, Arc::new(file));
     }
 
     /// Reads them before they are gathered.
     pub(crate) fn remove(&mut self, number: u32) {
         if let Some(file) = self.files.remove(&number) {
-            self.open -= file.open();
+            self.open -= usize::from(file.is_open());
         }
     }
 
@@ -206,30 +233,44 @@ impl Late {
         self.rows.iter().all(Option::is_none)
     }
 
-    /// Copies values of a step's rows from number `first` on, one after the other, to `out`. At most `ahead` bytes, and a value, have
-    /// been asked for and not been read, and are read past the page cache at once.
+    /// Copies values of a step's rows from number `first` on, one after the other, to `out`; or without that has them read where they
+    /// are mapped. At most `ahead` bytes, and a value, have been asked for and not been read, or are read past the page cache at once.
     pub(crate) fn copy(
         &self,
         first: usize,
         values: &[&[u8]],
-        out: &mut [u8],
+        out: Option<&mut [u8]>,
         ahead: u64,
         clocks: &Clocks,
     ) -> io::Result<()> {
         let began = Instant::now();
         let file = |at: usize| self.rows.get(first + at).and_then(Option::as_deref);
-        let asked = |(at, value): (usize, &&[u8])| file(at).map_or(0, |file| file.asked_bytes(value));
-        let asked: Vec<u64> = values.iter().enumerate().map(asked).collect();
-        let (mut rest, mut past_cache) = (out, Vec::new());
+        let may_bypass = out.is_some();
+        let past_cache = |at: usize| file(at).filter(|file| may_bypass && file.is_past_cache(values[at]));
+        let is_past_cache: Vec<bool> = (0..values.len()).map(|at| past_cache(at).is_some()).collect();
+        let asked = |at: usize| match file(at) {
+            Some(file) if !is_past_cache[at] => file.asked_bytes(values[at]),
+            _ => 0,
+        };
+        let asked: Vec<u64> = (0..values.len()).map(asked).collect();
+        // What the kernel has read for a file's reader is there for its map, too.
+        let mut scratch = Vec::new();
+        let mut rest = out.unwrap_or_else(|| {
+            scratch.resize(values.iter().map(|value| value.len()).sum(), 0);
+            &mut scratch
+        });
+        let mut pieces = Vec::new();
+        let piece_bytes = usize::try_from(ahead).unwrap_or(usize::MAX) / AT_ONCE;
+        let piece_bytes = piece_bytes.clamp(PAST_CACHE, PIECE);
         for turn in turns(&asked, ahead) {
             match turn {
                 Turn::Ask(at) => will_need(values[at]),
                 Turn::Read(at) => {
                     let to = rest.split_off_mut(..values[at].len()).expect("as long as all values");
                     match file(at) {
-                        Some(file) if file.is_past_cache(values[at]) => {
-                            let pieces = values[at].chunks(PIECE).zip(to.chunks_mut(PIECE));
-                            past_cache.extend(pieces.map(|(value, to)| Piece { file, value, to }));
+                        Some(file) if is_past_cache[at] => {
+                            let parts = values[at].chunks(piece_bytes).zip(to.chunks_mut(piece_bytes));
+                            pieces.extend(parts.map(|(value, to)| Piece { file, value, to }));
                         }
                         Some(file) => file.read(values[at], to)?,
                         None => to.copy_from_slice(values[at]),
@@ -237,7 +278,7 @@ impl Late {
                 }
             }
         }
-        let read = read_at_once(past_cache, ahead);
+        let read = read_at_once(pieces);
         clocks.add(On::LateReading, began.elapsed());
         read
     }
@@ -250,11 +291,9 @@ struct Piece<'a> {
     to: &'a mut [u8],
 }
 
-/// Reads all pieces, several at a time, but for one no more than `most` bytes. Of several errors it gives one.
-fn read_at_once(pieces: Vec<Piece<'_>>, most: u64) -> io::Result<()> {
-    let largest = pieces.iter().map(|piece| piece.to.len() as u64).max().unwrap_or(0);
-    let at_once = usize::try_from(most / largest.max(1)).unwrap_or(AT_ONCE).clamp(1, AT_ONCE);
-    let others = pieces.len().clamp(1, at_once) - 1;
+/// Reads all pieces, several at a time. Of several errors it gives one.
+fn read_at_once(pieces: Vec<Piece<'_>>) -> io::Result<()> {
+    let others = pieces.len().clamp(1, AT_ONCE) - 1;
     let left = Mutex::new(pieces.into_iter());
     let next = || left.lock().expect("no panic while held").next();
     let read =

@@ -224,7 +224,7 @@ impl Builder {
         if late.is_empty() {
             return self.codec.gather(rows, &*self.memory);
         }
-        let copy = |first: usize, values: &[&[u8]], out: &mut [u8]| {
+        let copy = |first: usize, values: &[&[u8]], out: Option<&mut [u8]>| {
             late.copy(first, values, out, self.ahead_bytes, clocks)
         };
         self.codec.gather_with(rows, &*self.memory, &copy)

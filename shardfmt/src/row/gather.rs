@@ -109,10 +109,11 @@ pub trait Memory {
 }
 
 /// Copies the values of a column's rows from this number on, in the order of the rows, to memory that is as long as all of them:
-/// one after the other, of a row without a value nothing. The values lie where the encoders of the rows have them.
+/// one after the other, of a row without a value nothing. The values lie where the encoders of the rows have them. Without such
+/// memory they are read where they lie, next, and it brings them there.
 ///
 /// For rows in mapped files, of which perhaps no page was read: the owner of the files reads the values from there.
-pub type CopyValues<'a> = dyn Fn(usize, &[&[u8]], &mut [u8]) -> io::Result<()> + 'a;
+pub type CopyValues<'a> = dyn Fn(usize, &[&[u8]], Option<&mut [u8]>) -> io::Result<()> + 'a;
 
 /// Memory from the allocator, new for each batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -287,11 +288,9 @@ impl RowCodec {
                         of.memory_of_value(index, *row).unwrap_or_default()
                     };
                     // They are encoded from where they lie, a few as soon as these were read.
-                    let (mut read, mut first) = (Vec::new(), 0);
+                    let mut first = 0;
                     for some in stretches(rows, |at| value(at).len()) {
-                        let cells: Vec<&[u8]> = some.iter().map(value).collect();
-                        read.resize(cells.iter().map(|cell| cell.len()).sum(), 0);
-                        by(first, &cells, &mut read)?;
+                        by(first, &some.iter().map(value).collect::<Vec<_>>(), None)?;
                         encode(some);
                         first += some.len();
                     }
@@ -412,7 +411,7 @@ fn flat_column(
     let mut lent = lend(memory, len)?;
     let out = &mut lent.as_mut_slice()[..len];
     match (by, width) {
-        (Some(by), _) => by(0, cells, out)?,
+        (Some(by), _) => by(0, cells, Some(out))?,
         (None, 1) => copy_small::<1>(cells, out),
         (None, 2) => copy_small::<2>(cells, out),
         (None, 4) => copy_small::<4>(cells, out),
@@ -452,7 +451,7 @@ fn bytes_column(
     let mut lent = lend(memory, len)?;
     let mut rest = &mut lent.as_mut_slice()[..len];
     match by {
-        Some(by) => by(0, cells, rest)?,
+        Some(by) => by(0, cells, Some(rest))?,
         None => {
             let places =
                 cells.iter().map(|cell| rest.split_off_mut(..cell.len()).expect("as long as all of them"));

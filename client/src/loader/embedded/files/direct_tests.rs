@@ -19,19 +19,21 @@ pub(super) struct Directory {
     pub(super) stored: Stored,
 }
 
-/// Rows of numbers, which may be missing, bytes of one size, bytes of many sizes, and lists of numbers.
+/// Rows of numbers, which may be missing, bytes of one size, bytes of many sizes, with missing ones and without, and lists of
+/// numbers.
 fn shard(number: usize, rows: usize, width: usize) -> FinishedShard {
     let numbers = (0..rows).map(|row| (row % 7 != 3).then_some((number * 100_003 + row) as i64));
     let mut fixed = FixedSizeBinaryBuilder::new(width as i32);
-    let mut varied = BinaryBuilder::new();
+    let (mut varied, mut sized) = (BinaryBuilder::new(), BinaryBuilder::new());
     let mut lists = FixedSizeListBuilder::new(UInt16Builder::new(), width as i32 / 2 + 1);
     for row in 0..rows {
         let byte = |at: usize| (number * 31 + row * 7 + at * 13) as u8;
         fixed.append_value((0..width).map(byte).collect::<Vec<u8>>()).expect("of that width");
         match row % 5 {
             4 => varied.append_null(),
-            _ => varied.append_value((0..row * 37 % (2 * width)).map(byte).collect::<Vec<u8>>()),
+            _ => varied.append_value((0..row * 37_003 % (2 * width)).map(byte).collect::<Vec<u8>>()),
         }
+        sized.append_value((0..row * 41_011 % (2 * width)).map(byte).collect::<Vec<u8>>());
         (0..width / 2 + 1).for_each(|at| lists.values().append_value(u16::from(byte(at)) * 3));
         lists.append(true);
     }
@@ -39,6 +41,7 @@ fn shard(number: usize, rows: usize, width: usize) -> FinishedShard {
         ("number", Arc::new(Int64Array::from_iter(numbers)) as ArrayRef),
         ("fixed", Arc::new(fixed.finish())),
         ("varied", Arc::new(varied.finish())),
+        ("sized", Arc::new(sized.finish())),
         ("list", Arc::new(lists.finish())),
     ]);
     let batch = batch.expect("as many of each");

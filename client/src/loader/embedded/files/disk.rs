@@ -1,10 +1,12 @@
 //! What the disk is asked for: ahead of its use, and nothing beside it.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use shardfmt::ShardError;
+use rustix::fs::{Access, access};
 use shardfmt::shard::{are_resident, populate, seem_resident, will_need};
+use shardfmt::{Shard, ShardError};
 
 use super::super::super::LoadError;
 use super::super::super::clocks::On;
@@ -57,10 +59,17 @@ impl ShardFiles {
                 && row_bytes >= LARGE_ROW
                 && !is_direct
             {
-                let is_resident = self.leaves_resident && seem_resident(shard.bytes());
+                let is_resident = self.lies_in_memory(shard);
                 Arc::make_mut(&mut self.open.late).add(*number, shard, row_bytes, is_resident);
             }
         }
+    }
+
+    /// Whether a shard lies in the page cache, as it seems, and is to be read there. Of files that this user may not change the
+    /// kernel does not tell it.
+    fn lies_in_memory(&self, shard: &Shard) -> bool {
+        let may_change = |path: &Path| access(path, Access::WRITE_OK).is_ok();
+        self.leaves_resident && shard.path().is_some_and(may_change) && seem_resident(shard.bytes())
     }
 
     /// Has the rows of shards that were opened read past the page cache, unless they lie in it.
@@ -71,7 +80,7 @@ impl ShardFiles {
                 && self.used[*number as usize].by_row
                 && shard.heap_bytes() == 0
                 && self.is_plain(*number)
-                && !(self.leaves_resident && seem_resident(shard.bytes()))
+                && !self.lies_in_memory(shard)
             {
                 direct.add(*number, shard);
             }

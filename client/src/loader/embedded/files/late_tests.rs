@@ -8,6 +8,7 @@ use rustix::fs::Advice;
 use rustix::mm::madvise;
 use shardfmt::RowCodec;
 use shardfmt::row::{Fresh, Rows};
+use shardfmt::shard::FinishedShard;
 
 use super::direct_tests::{Directory, directory};
 use super::*;
@@ -30,6 +31,17 @@ fn past_the_page_cache(mut files: ShardFiles) -> ShardFiles {
     files.past_the_page_cache(0).expect("reads")
 }
 
+/// The shards, in memory.
+fn stored(directory: &Directory) -> Vec<Shard> {
+    let shard = |shard: &FinishedShard| Shard::from_bytes(shard.bytes.clone()).expect("a shard");
+    directory.shards.iter().map(shard).collect()
+}
+
+fn reference(codec: &RowCodec, shards: &[Shard], rows: &[(u32, u32)]) -> RecordBatch {
+    let places = rows.iter().map(|(shard, row)| shards[*shard as usize].place(*row));
+    codec.gather(&Rows::Columns(places.collect()), &Fresh).expect("own rows")
+}
+
 /// Gathers rows as a loader does; also how many of them were read then.
 fn gather(codec: &RowCodec, open: &Open, rows: &[(u32, u32)]) -> (RecordBatch, usize) {
     let files: Vec<_> = rows.iter().map(|(shard, row)| open.late(*shard, *row).cloned()).collect();
@@ -38,8 +50,9 @@ fn gather(codec: &RowCodec, open: &Open, rows: &[(u32, u32)]) -> (RecordBatch, u
     late.add(0, files);
     let places = Rows::Columns(rows.iter().map(|(shard, row)| open.place(*shard, *row)).collect());
     let clocks = Clocks::default();
-    let copy =
-        |first: usize, values: &[&[u8]], out: &mut [u8]| late.copy(first, values, out, 1 << 20, &clocks);
+    let copy = |first: usize, values: &[&[u8]], out: Option<&mut [u8]>| {
+        late.copy(first, values, out, 1 << 20, &clocks)
+    };
     (codec.gather_with(&places, &Fresh, &copy).expect("reads"), count)
 }
 
@@ -47,11 +60,7 @@ fn gather(codec: &RowCodec, open: &Open, rows: &[(u32, u32)]) -> (RecordBatch, u
 fn rows_that_are_read_when_they_are_gathered_are_those_that_were_stored() {
     let directory = directory(&[7, 12, 1], WIDTH);
     directory.verify();
-    let shards: Vec<Shard> = directory
-        .shards
-        .iter()
-        .map(|shard| Shard::from_bytes(shard.bytes.clone()).expect("a shard"))
-        .collect();
+    let stored = stored(&directory);
     let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
     let of_files = [(0, 1), (0, 4), (u64::MAX, 1), (u64::MAX, 4)].map(|place| (place, false));
     for ((room, unit), past_cache) in of_files.into_iter().chain([((0, 1), true)]) {
@@ -62,9 +71,7 @@ fn rows_that_are_read_when_they_are_gathered_are_those_that_were_stored() {
         for (epoch, rows) in directory.windows(unit as u8, 4, 6) {
             let open = files.prepare(epoch, rows.iter().copied()).expect("prepares");
             let (batch, late) = gather(&codec, &open, &rows);
-            let places = rows.iter().map(|(shard, row)| shards[*shard as usize].place(*row));
-            let reference = codec.gather(&Rows::Columns(places.collect()), &Fresh).expect("own rows");
-            assert_eq!(batch, reference);
+            assert_eq!(batch, reference(&codec, &stored, &rows));
             assert!(late == rows.len() || room > 0, "what finds no room is read late");
         }
         // What the memory has room for is left there as soon as it is found there.
@@ -78,8 +85,9 @@ fn rows_that_the_kernel_has_dropped_are_not_read_page_by_page() {
     directory.verify();
     let rows: Vec<(u32, u32)> = (0..8).map(|row| (0, row)).collect();
     let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
-    let faults = [true, false].map(|reads_late| {
-        let mut files = opened(&directory, 0, 1, reads_late);
+    let faults = [(true, false), (true, true), (false, false)].map(|(reads_late, past_cache)| {
+        let files = opened(&directory, 0, 1, reads_late);
+        let mut files = if past_cache { past_the_page_cache(files) } else { files };
         let open = files.prepare(0, rows.iter().copied()).expect("prepares");
         let shard = open.shards[0].as_ref().expect("is open");
         if !is_dropped(shard) {
@@ -89,12 +97,13 @@ fn rows_that_the_kernel_has_dropped_are_not_read_page_by_page() {
         gather(&codec, &open, &rows);
         Some(major_faults() - before)
     });
-    let [Some(late), Some(mapped)] = faults else {
+    let [Some(late), Some(past_cache), Some(mapped)] = faults else {
         println!("skipped: a directory of temporary files on a disk");
         return;
     };
     let pages = (rows.len() * WIDTH / 4096) as i64;
     assert!(late < pages / 8 && mapped > pages / 2, "{late} and {mapped} of {pages} pages");
+    assert!(past_cache < pages / 8, "{past_cache} of {pages} pages: a column with missing values, too");
 }
 
 #[test]
@@ -103,6 +112,7 @@ fn rows_that_are_read_past_the_page_cache_leave_nothing_in_it() {
     for (count, width) in [(24, WIDTH), (5, 2 << 20)] {
         let directory = directory(&[count], width);
         directory.verify();
+        let stored = stored(&directory);
         let codec = RowCodec::new(directory.stored.manifest.schema.clone()).expect("plain columns");
         let rows: Vec<(u32, u32)> = (0..count as u32).map(|row| (0, row)).collect();
         let cached = [false, true].map(|past_cache| {
@@ -111,7 +121,7 @@ fn rows_that_are_read_past_the_page_cache_leave_nothing_in_it() {
             let open = files.prepare(0, rows.iter().copied()).expect("prepares");
             let shard = open.shards[0].as_ref().expect("is open");
             is_dropped(shard).then(|| {
-                gather(&codec, &open, &rows);
+                assert_eq!(gather(&codec, &open, &rows).0, reference(&codec, &stored, &rows));
                 let of_a_large_value = shard.bytes().len() / 4;
                 shardfmt::shard::are_resident(&shard.bytes()[of_a_large_value..=of_a_large_value])
             })
@@ -146,7 +156,7 @@ fn a_cut_off_file_is_named(files: impl Fn(&Directory) -> ShardFiles) {
     File::options().write(true).open(&path).and_then(|file| file.set_len(1 << 16)).expect("is cut off");
     let mut late = Late::default();
     late.add(0, vec![open.late(0, 7).cloned()]);
-    let copy = |first: usize, values: &[&[u8]], out: &mut [u8]| {
+    let copy = |first: usize, values: &[&[u8]], out: Option<&mut [u8]>| {
         late.copy(first, values, out, 1 << 20, &Clocks::default())
     };
     let error = codec.gather_with(&Rows::Columns(vec![open.place(0, 7)]), &Fresh, &copy);
