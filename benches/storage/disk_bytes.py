@@ -11,7 +11,9 @@ def disk_bytes(pid):
         if line.startswith("read_bytes:"):
             total = int(line.split()[1])
     for task in Path(f"/proc/{pid}/task").iterdir():
-        # A thread may end meanwhile; its children are another's then.
+        # A thread may end meanwhile, whose children are another's then, and a child, whose bytes are gone.
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            total += sum(disk_bytes(int(child)) for child in (task / "children").read_text().split())
+            for child in (task / "children").read_text().split():
+                with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                    total += disk_bytes(int(child))
     return total

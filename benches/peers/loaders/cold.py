@@ -114,7 +114,7 @@ def of_kind(kind, arguments, note):
 
 def report(kind, rates, costs, failed, told, held):
     print(f"\n**{kind.letter}: {kind.rows:,} {kind.title}, {told}**\n")
-    print("| | MB/s | from - to | of sequential | CPU s of a GB |\n|---|--:|--:|--:|--:|")
+    print("| | MB/s | from - to | of sequential | CPU s of a GB, without workers |\n|---|--:|--:|--:|--:|")
     best = statistics.median(rates[SEQUENTIAL])
     for name, all_of in rates.items():
         median = statistics.median(all_of)
@@ -122,19 +122,17 @@ def report(kind, rates, costs, failed, told, held):
         print("| " + " | ".join([*cells, f"{statistics.median(costs[name]):.2f}"]) + " |")
     for name, reason in failed.items():
         print(f"\n- {name}: {reason}")
-    limits = {system(name).title: rates[name] for name in RANDOM if name in rates}
+    limits = {system(name).title: statistics.median(rates[name]) for name in RANDOM if name in rates}
     if held:
-        limits[f"{held:.2f} (memory / data) of the sequential read"] = [held * rate for rate in rates[SEQUENTIAL]]
+        limits[f"{held:.2f} (memory / data) of the sequential read"] = held * best
     if limits:
-        title = max(limits, key=lambda title: statistics.median(limits[title]))
-        limit = statistics.median(limits[title])
+        title = max(limits, key=limits.get)
+        limit = limits[title]
         print(f"\nLimit of a shuffled order: {limit:,.0f} MB/s ({title}), {limit / best:.2f} of sequential.")
         for name in ("shardd", "shardd_blocked"):
             if name in rates:
-                # A disk that others use, too, changes from round to round.
-                by_round = [rate / limit for rate, limit in zip(rates[name], limits[title], strict=False)]
-                part, paired = statistics.median(rates[name]) / limit, statistics.median(by_round)
-                print(f"{system(name).title}: {part:.2f} of that, {paired:.2f} in the median round; wanted: {WANTED}.")
+                part = statistics.median(rates[name]) / limit
+                print(f"{system(name).title}: {part:.2f} of that; wanted: {WANTED}.")
 
 
 @contextlib.contextmanager

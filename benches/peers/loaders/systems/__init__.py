@@ -47,10 +47,12 @@ SYSTEMS = {
     "random_8": ("disk", "Random8"),
     "random_32": ("disk", "Random32"),
     "random_64": ("disk", "Random64"),
+    "shards_8": ("shardd_loader", "RandomOfShards8"),
+    "shards_32": ("shardd_loader", "RandomOfShards32"),
 }
 
 
-LIMITS = ("sequential", "random_8", "random_32", "random_64")
+LIMITS = ("sequential", "random_8", "random_32", "random_64", "shards_8", "shards_32")
 
 
 class System:

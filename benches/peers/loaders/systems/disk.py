@@ -1,5 +1,7 @@
 """The limits of the disk, for cold.py: rows read here and there past the page cache, by threads. Not loaders: they give no rows."""
 
+import bisect
+import itertools
 import mmap
 import os
 import threading
@@ -17,25 +19,30 @@ class Random(FromNumpy):
 
     depth = 1
 
+    def files(self):
+        """The files that the rows lie in."""
+        return [self.source.path]
+
     def epoch(self, seed):
-        order = np.random.default_rng(seed).permutation(len(self.source))
+        row_bytes = self.kind.row_bytes
+        files = [os.open(path, os.O_RDONLY | os.O_DIRECT) for path in self.files()]
+        # The number of the first row behind each file.
+        ends = list(itertools.accumulate(os.fstat(file).st_size // row_bytes for file in files))
+        order = np.random.default_rng(seed).permutation(ends[-1])
         done, failed = [0] * self.depth, []
 
         def read(thread):
-            row_bytes = self.kind.row_bytes
             buffer = mmap.mmap(-1, row_bytes // BLOCK * BLOCK + 2 * BLOCK)
-            file = os.open(self.source.path, os.O_RDONLY | os.O_DIRECT)
             try:
                 for number in order[thread :: self.depth].tolist():
-                    start = number * row_bytes
+                    file = bisect.bisect_right(ends, number)
+                    start = (number - (ends[file - 1] if file else 0)) * row_bytes
                     at = start // BLOCK * BLOCK
                     length = -(-(start + row_bytes - at) // BLOCK) * BLOCK
-                    os.preadv(file, [memoryview(buffer)[:length]], at)
+                    os.preadv(files[file], [memoryview(buffer)[:length]], at)
                     done[thread] += 1
             except OSError as error:
                 failed.append(error)
-            finally:
-                os.close(file)
 
         threads = [threading.Thread(target=read, args=(thread,), daemon=True) for thread in range(self.depth)]
         for thread in threads:
@@ -49,6 +56,8 @@ class Random(FromNumpy):
                 yield None, order[given : given + more]
                 given += more
             time.sleep(0.005)
+        for file in files:
+            os.close(file)
 
 
 class Random8(Random):

@@ -12,6 +12,7 @@ from bucket import environment
 
 from . import System
 from .arrows import tables
+from .disk import Random
 
 NAME = "rows"
 
@@ -103,3 +104,25 @@ class SharddBucket(Shardd):
 
     def cached(self, place):
         return {"local": str(place.cache)}
+
+
+class RandomOfShards(Random):
+    """No loader: as many bytes as rows have, here and there in the files of the shards, past the page cache."""
+
+    format = Shardd.format
+    prepare = Shardd.prepare
+
+    def __init__(self, place, setting):
+        super().__init__(place, setting)
+        self.shards = sorted(place.folder.glob("store/shards/**/*.arrow"))
+
+    def files(self):
+        return self.shards
+
+
+class RandomOfShards8(RandomOfShards):
+    title, depth = "random reads of the shards past the page cache, 8 at a time", 8
+
+
+class RandomOfShards32(RandomOfShards):
+    title, depth = "random reads of the shards past the page cache, 32 at a time", 32
