@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -20,12 +21,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use arrow::buffer::Buffer;
 use rustix::fs::{Advice, fadvise};
 use shardfmt::Shard;
 use shardfmt::shard::{populate, will_need};
 
 use super::clocks::{Clocks, On};
-use super::direct_file::DirectFile;
+use super::direct_file::{DirectFile, FileId};
 use super::open_files::most_open_here;
 use super::pool::Pool;
 
@@ -63,10 +65,25 @@ pub(crate) struct LateFile {
 struct PastCache {
     /// Without it the file is opened for each read, which takes a tenth of the time of a read.
     file: Option<DirectFile>,
+    /// Which file that is: a cache may have put another in its place.
+    id: FileId,
     /// Memory of whole blocks.
     memory: Arc<Pool>,
     /// The file system gives nothing past its cache.
     is_refused: AtomicBool,
+}
+
+impl PastCache {
+    fn read(&self, path: Option<&Path>, range: Range<u64>) -> io::Result<Buffer> {
+        if let Some(file) = &self.file {
+            return file.read(range, &*self.memory);
+        }
+        let file = DirectFile::open(path.ok_or(io::ErrorKind::NotFound)?)?;
+        if file.id()? != self.id {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        file.read(range, &*self.memory)
+    }
 }
 
 impl LateFile {
@@ -77,8 +94,8 @@ impl LateFile {
         let path = shard.path();
         let past_cache = path.zip(memory.filter(|_| !has_long_rows)).and_then(|(path, memory)| {
             let file = DirectFile::open(path).ok()?;
-            let (file, memory) = (may_open.then_some(file), Arc::clone(memory));
-            Some(PastCache { file, memory, is_refused: AtomicBool::new(false) })
+            let (id, memory) = (file.id().ok()?, Arc::clone(memory));
+            Some(PastCache { file: may_open.then_some(file), id, memory, is_refused: AtomicBool::new(false) })
         });
         let open = |path: &Path| {
             let file = File::open(path).ok()?;
@@ -125,13 +142,7 @@ impl LateFile {
         let Some((past_cache, offset)) = self.past_cache.as_ref().zip(self.offset_of(value)) else {
             return self.read(value, to);
         };
-        let range = offset..offset + value.len() as u64;
-        let read = match (&past_cache.file, self.shard.path()) {
-            (Some(file), _) => file.read(range, &*past_cache.memory),
-            (None, path) => DirectFile::open(path.unwrap_or(Path::new("")))
-                .and_then(|file| file.read(range, &*past_cache.memory)),
-        };
-        match read {
+        match past_cache.read(self.shard.path(), offset..offset + value.len() as u64) {
             Ok(read) => {
                 to.copy_from_slice(&read);
                 Ok(())
@@ -189,9 +200,16 @@ impl LateFiles {
 
     /// Reads rows of this shard, which are of `row_bytes` in the mean, when they are gathered; those of a shard that `is_resident`
     /// from the page cache.
-    pub(crate) fn add(&mut self, number: u32, shard: &Arc<Shard>, row_bytes: u64, is_resident: bool) {
+    pub(crate) fn add(
+        &mut self,
+        number: u32,
+        shard: &Arc<Shard>,
+        row_bytes: u64,
+        is_resident: impl FnOnce() -> bool,
+    ) {
         self.remove(number);
-        let memory = self.memory.as_ref().filter(|_| !is_resident);
+        // Where all are read through the cache, there is nothing to look for.
+        let memory = self.memory.as_ref().filter(|_| !is_resident());
         let file = LateFile::new(shard, row_bytes, self.open < most_open_here(), memory);
         self.open += usize::from(file.is_open());
         self.files.insert(number, Arc::new(file));
@@ -245,9 +263,10 @@ impl Late {
     ) -> io::Result<()> {
         let began = Instant::now();
         let file = |at: usize| self.rows.get(first + at).and_then(Option::as_deref);
-        let may_bypass = out.is_some();
-        let past_cache = |at: usize| file(at).filter(|file| may_bypass && file.is_past_cache(values[at]));
-        let is_past_cache: Vec<bool> = (0..values.len()).map(|at| past_cache(at).is_some()).collect();
+        let is_past_cache = |(at, value): (usize, &&[u8])| {
+            out.is_some() && file(at).is_some_and(|file| file.is_past_cache(value))
+        };
+        let is_past_cache: Vec<bool> = values.iter().enumerate().map(is_past_cache).collect();
         let asked = |at: usize| match file(at) {
             Some(file) if !is_past_cache[at] => file.asked_bytes(values[at]),
             _ => 0,
@@ -334,9 +353,38 @@ fn turns(asked_bytes: &[u64], ahead: u64) -> impl Iterator<Item = Turn> {
 
 #[cfg(test)]
 mod tests {
+    use arrow::array::{ArrayRef, BinaryArray, RecordBatch};
     use proptest::prelude::*;
+    use shardfmt::ShardWriter;
 
     use super::*;
+
+    fn shard_bytes(with: u8) -> Vec<u8> {
+        let value = Arc::new(BinaryArray::from_vec(vec![&[with; 3 * PAST_CACHE]])) as ArrayRef;
+        let batch = RecordBatch::try_from_iter([("value", value)]).expect("one column");
+        let mut writer = ShardWriter::new(batch.schema()).expect("plain columns");
+        writer.push(&batch).expect("rows of the schema");
+        writer.finish().expect("rows").bytes.to_vec()
+    }
+
+    #[test]
+    fn of_a_file_that_another_has_replaced_the_mapped_bytes_are_read() {
+        for may_open in [true, false] {
+            let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory on the disk");
+            let (path, other) = (dir.path().join("shard"), dir.path().join("other"));
+            std::fs::write(&path, shard_bytes(1)).expect("writes");
+            std::fs::write(&other, shard_bytes(2)).expect("writes");
+            let shard = Arc::new(Shard::open_with(&path, |_| Ok(())).expect("opens"));
+            let memory = Arc::new(Pool::of_pages(1));
+            let late = LateFile::new(&shard, 100_000, may_open, Some(&memory));
+            std::fs::rename(&other, &path).expect("replaces it");
+            for value in shard.memory_of(0..1).filter(|value| late.is_past_cache(value)) {
+                let mut read = vec![0; value.len()];
+                late.read_past_cache(value, &mut read).expect("reads");
+                assert!(read == value, "bytes of the other file");
+            }
+        }
+    }
 
     proptest! {
         #[test]

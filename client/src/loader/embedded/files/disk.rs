@@ -1,6 +1,5 @@
 //! What the disk is asked for: ahead of its use, and nothing beside it.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -59,17 +58,10 @@ impl ShardFiles {
                 && row_bytes >= LARGE_ROW
                 && !is_direct
             {
-                let is_resident = self.lies_in_memory(shard);
-                Arc::make_mut(&mut self.open.late).add(*number, shard, row_bytes, is_resident);
+                let (leaves_resident, late) = (self.leaves_resident, Arc::make_mut(&mut self.open.late));
+                late.add(*number, shard, row_bytes, || leaves_resident && lies_in_memory(shard));
             }
         }
-    }
-
-    /// Whether a shard lies in the page cache, as it seems, and is to be read there. Of files that this user may not change the
-    /// kernel does not tell it.
-    fn lies_in_memory(&self, shard: &Shard) -> bool {
-        let may_change = |path: &Path| access(path, Access::WRITE_OK).is_ok();
-        self.leaves_resident && shard.path().is_some_and(may_change) && seem_resident(shard.bytes())
     }
 
     /// Has the rows of shards that were opened read past the page cache, unless they lie in it.
@@ -80,7 +72,7 @@ impl ShardFiles {
                 && self.used[*number as usize].by_row
                 && shard.heap_bytes() == 0
                 && self.is_plain(*number)
-                && !self.lies_in_memory(shard)
+                && !(self.leaves_resident && lies_in_memory(shard))
             {
                 direct.add(*number, shard);
             }
@@ -144,4 +136,9 @@ impl ShardFiles {
         }
         Ok(())
     }
+}
+
+/// Whether a shard lies in the page cache, as it seems. Of files that this user may not change the kernel does not tell it.
+fn lies_in_memory(shard: &Shard) -> bool {
+    shard.path().is_some_and(|path| access(path, Access::WRITE_OK).is_ok()) && seem_resident(shard.bytes())
 }
