@@ -91,7 +91,6 @@ class Searching(unittest.TestCase):
         self.assertEqual((search.fed(), len(search.runs[1])), (0, 1))
 
 
-
 class DiskBytes(unittest.TestCase):
     def test_threads_may_end_while_they_are_counted(self):
         over = threading.Event()
@@ -108,6 +107,7 @@ class DiskBytes(unittest.TestCase):
         finally:
             over.set()
             started.join()
+
 
 if __name__ == "__main__":
     unittest.main()

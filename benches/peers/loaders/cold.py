@@ -127,11 +127,10 @@ def report(kind, rates, costs, failed, told, held):
         limits[f"{held:.2f} (memory / data) of the sequential read"] = held * best
     if limits:
         title = max(limits, key=limits.get)
-        limit = limits[title]
-        print(f"\nLimit of a shuffled order: {limit:,.0f} MB/s ({title}), {limit / best:.2f} of sequential.")
+        print(f"\nLimit of a shuffled order: {limits[title]:,.0f} MB/s ({title}), {limits[title] / best:.2f} of sequential.")
         for name in ("shardd", "shardd_blocked"):
             if name in rates:
-                part = statistics.median(rates[name]) / limit
+                part = statistics.median(rates[name]) / limits[title]
                 print(f"{system(name).title}: {part:.2f} of that; wanted: {WANTED}.")
 
 
