@@ -51,7 +51,8 @@ pub(crate) struct Partition {
 #[derive(Args)]
 pub(crate) struct PlanChoices {
     /// Share of each partition's samples exchanged after an epoch: 0 shuffles within partitions only, 1 exchanges
-    /// all. A list such as 1,0.01 gives the share after each epoch; its last one holds on
+    /// all. That is a uniform permutation only with --chunks 1 --grain-rows 1 --placement random. A list such as
+    /// 1,0.01 gives the share after each epoch; its last one holds on
     #[arg(long, value_name = "SHARE[,SHARE...]")]
     q: Schedule,
 
@@ -283,7 +284,7 @@ fn whole_exchange(document: &PlanDocument) -> Option<String> {
         }
         (false, _) => format!(
             "grains of {} are exchanged in {}, each permuted by itself; with --chunks 1 --grain-rows 1 --placement \
-             random, each epoch is a uniform permutation",
+             random, each epoch is a uniform permutation (accuracies differed by 0.6 points at most: docs/PAPER.md)",
             plural(document.grain_rows.into(), "sample"),
             plural(document.chunks.into(), "part"),
         ),
@@ -314,6 +315,7 @@ fn as_json(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&S
         "chunks": document.chunks,
         "predicted_moved_share": moved,
         "predicted_bytes_per_epoch": bytes,
+        "shuffle": whole_exchange(document),
         "begins": begins,
         "batch_norm_risk": begins.is_some_and(Spread::risks_batch_norm),
         "document": document,

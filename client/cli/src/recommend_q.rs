@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardd_client::label_skew::Spread;
 use shardd_plan::{Epoch, Schedule, Selection, Share};
 
-use crate::hiding::Hiding;
+use crate::hiding::{Hiding, MEASURED};
 use crate::simulate_plan::{LinkRate, fraction};
 
 /// The share in the second part of a schedule, unless less is enough for all.
@@ -76,9 +76,12 @@ pub(crate) struct Advice {
     pub constant: Choice,
     /// One large exchange after epoch 0, then little; none where nothing need be exchanged.
     pub two_parts: Option<Choice>,
-    /// The largest share, as for `--q`, that hides behind training, if the time of a step is known.
+    /// The largest share, as for `--q`, that hides behind training by the closed form, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_hidden_q: Option<String>,
+    /// The same with the margin that measurements ask for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub largest_measured_q: Option<String>,
     /// Steps of an epoch.
     pub steps_per_epoch: u64,
 }
@@ -138,7 +141,8 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
         skew,
         constant: question.choice(Schedule::constant(constant)),
         two_parts: (constant > Share::NONE).then(|| question.choice(then_little(large))),
-        largest_hidden_q: question.step.map(|step| question.largest_hidden(step).to_string()),
+        largest_hidden_q: question.step.map(|step| question.largest_hidden(step, 1.0).to_string()),
+        largest_measured_q: question.step.map(|step| question.largest_hidden(step, MEASURED).to_string()),
         steps_per_epoch: question.steps,
     })
 }
@@ -216,8 +220,9 @@ impl Question {
         Hiding::new(self.link_time(share), self.round_trip, self.chunks, self.steps)
     }
 
-    fn largest_hidden(&self, step: Duration) -> Share {
-        let multiple = self.hiding(share_of(STEPS)).hidden_multiple(step);
+    /// The largest share that takes at most this `part` of what hides.
+    fn largest_hidden(&self, step: Duration, part: f64) -> Share {
+        let multiple = part * self.hiding(share_of(STEPS)).hidden_multiple(step);
         share_of((multiple.min(1.0) * f64::from(STEPS)) as u32)
     }
 }

@@ -173,6 +173,8 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     let whole = "partition --q 1 --partitions 8 --grain-rows 1";
     let said = run(&mut store.shardctl(whole));
     assert!(said.contains("are exchanged in 16 parts, each permuted by itself"), "{said}");
+    let in_json = store.json(whole)["shuffle"].as_str().expect("a sentence").to_owned();
+    assert!(said.contains(&in_json), "{in_json}");
     let uniform = run(&mut store.shardctl(&format!("{whole} --chunks 1 --placement random")));
     assert!(uniform.contains("each epoch is a uniform permutation of all samples"), "{uniform}");
 
@@ -204,6 +206,9 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
             format!("plan advise --plan {plan} {asked} --nodes 4 --bandwidth {link} --step-ms {step_ms}");
         let advice = store.json(&command)["advice"].take();
         let q: f64 = advice["largest_hidden_q"].as_str().expect("a share").parse().expect("a number");
+        let measured: f64 =
+            advice["largest_measured_q"].as_str().expect("a share").parse().expect("a number");
+        assert!(measured == 1.0 || measured < q, "measurements leave a margin: {measured} of {q}");
         (q, advice["constant"]["hidden_share"].as_f64().expect("a number"))
     };
     assert_eq!(hiding("10Gbit", 1000), (1.0, 1.0));
@@ -213,7 +218,8 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
         &mut store.shardctl(&format!("plan advise --plan {plan} {asked} --link 10Gbit/s --step-ms 1000"))
     );
     assert!(
-        said.contains("every exchange hides behind training") && said.contains("that hides: --q 1"),
+        said.contains("every exchange hides behind training")
+            && said.contains("the largest share that hides: --q 1 by measurements, --q 1 by the closed form"),
         "{said}"
     );
     assert!(

@@ -218,8 +218,10 @@ fn hiding(advice: &Advice, link: LinkRate) -> String {
         let least = time(*hiding_step_seconds);
         lines += &format!("--q {q} at {link}: {hides}; {steps} of {least} or more hide it\n");
     }
-    if let Some(largest) = &advice.largest_hidden_q {
-        lines += &format!("the largest share that hides: --q {largest}\n");
+    if let (Some(largest), Some(measured)) = (&advice.largest_hidden_q, &advice.largest_measured_q) {
+        lines += &format!(
+            "the largest share that hides: --q {measured} by measurements, --q {largest} by the closed form\n"
+        );
     }
     lines
 }

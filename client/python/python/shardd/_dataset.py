@@ -40,8 +40,8 @@ class StreamingDataset:
     ``replication``. Otherwise pass ``mesh``: the index along the data-parallel dimension and its size, or that part of a
     ``DeviceMesh`` of PyTorch's.
 
-    ``q`` is the share of samples that partitions exchange after each epoch; 1.0 is a global shuffle. A list has the shares of
-    the first epochs, and its last item holds for all others. ``partitions`` and ``shuffle_seed`` belong to the plan: another
+    ``q`` is the share of samples that partitions exchange after each epoch; 1.0 exchanges all of them, in parts. A list has the
+    shares of the first epochs, and its last item holds for all others. ``partitions`` and ``shuffle_seed`` belong to the plan: another
     value is another order. ``shuffle=False`` reads the samples in stored order, ``dataset[0]``, ``dataset[1]``, ..., in every
     epoch. This is the order of the source only if the dataset was made with ``mix="sequential"`` (``shardctl ingest --mix
     sequential``). By default, ingest mixes the samples, and then ``shuffle=False`` warns. ``limit`` ends every epoch after this
