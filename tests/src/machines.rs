@@ -1,5 +1,5 @@
-//! Machines in small: each a network namespace of Linux with an address of its own, its own `/srv`, and one shell, all behind
-//! one switch. For what only shows where nodes are on different machines. Needs root.
+//! Machines in small: each a network namespace of Linux with an address and a boot id of its own, its own `/srv`, and one shell,
+//! all behind one switch. For what only shows where nodes are on different machines. Needs root.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -14,6 +14,8 @@ use crate::binary;
 
 /// Ends each block's output.
 const MARK: &str = "@@ ended with ";
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A process that is silent for this time hangs.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -77,10 +79,14 @@ impl Lan {
         self.on(&space, &["ip", "link", "set", "eth0", "up"]);
         let srv = self.srv(name);
         std::fs::create_dir_all(srv.join("home")).expect("a directory can be made");
+        // The system's id of itself, by which ranks know whether they share a machine.
+        let boot = self.root.path().join(format!("{name}.boot-id"));
+        std::fs::write(&boot, format!("00000000-0000-4000-8000-{n:012}\n")).expect("a file can be written");
         // Its own /srv, and `scp` from the others' without keys: the one thing here that a real machine has otherwise.
         let begin = format!(
-            "mount --make-rprivate / && mount --rbind {} /srv && exec bash --noprofile --norc",
-            srv.display()
+            "mount --make-rprivate / && mount --rbind {} /srv && mount --bind {} {BOOT_ID} && exec bash --noprofile --norc",
+            srv.display(),
+            boot.display()
         );
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &space, "unshare", "--mount", "bash", "-c", &begin]);

@@ -19,6 +19,7 @@ mod frozen;
 mod fuzz;
 mod golden;
 mod help;
+mod hierarchy;
 mod http;
 mod ingest;
 mod inputs;
