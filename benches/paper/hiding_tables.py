@@ -25,6 +25,7 @@ class ClosedForm:
         self.round_trips = constant(r"const ROUND_TRIPS: f64 = ([\d.]+);")
         self.headroom = constant(r"const HEADROOM: f64 = ([\d.]+);")
         self.window_tenths = int(constant(r"const WINDOW_TENTHS: u64 = (\d+);"))
+        self.measured = constant(r"const MEASURED: f64 = ([\d.]+);")
 
     @staticmethod
     def planned_bytes(line):
@@ -38,7 +39,14 @@ class ClosedForm:
 
     def exposed_s(self, line):
         """How long each epoch waits for it."""
-        link, chunks, steps, step = self.link_s(line), line["chunks"], line["steps"], line["step_ms"] / 1000
+        return self.exposed_by(line, self.link_s(line))
+
+    def is_within_measured(self, line):
+        """Whether an exchange hides that takes as many times as long as the part that hid in measurements says."""
+        return self.exposed_by(line, self.link_s(line) / self.measured) == 0
+
+    def exposed_by(self, line, link):
+        chunks, steps, step = line["chunks"], line["steps"], line["step_ms"] / 1000
         latency = self.handling + self.round_trips * 2 * line["delay_ms"] / 1000
         sent_in = lambda chunk: max(0, -(-self.window_tenths * steps * chunk // (10 * chunks)) - 1)
         queued = max(link * (chunks - chunk) / chunks + sent_in(chunk) * step for chunk in range(chunks))
@@ -56,6 +64,7 @@ class Measured:
         # What the machine does besides makes epochs longer, and with few of them the mean is not of use.
         exposed = statistics.median(line["with_s"]) - statistics.median(line["without_s"])
         self.exposed_s = exposed if exposed > NOISE * self.training_s else 0.0
+        self.is_within_measured = form.is_within_measured(line)
 
     def hidden(self, exposed):
         return max(0.0, min(1.0, 1 - exposed / self.link_s))
@@ -87,12 +96,14 @@ def tables(lines, form, table):
     late = [it for it in all_ if it.predicted_s > NOISE * it.training_s]
     quiet = [it for it in all_ if it not in late]
     longer = [(it.training_s + it.exposed_s) / (it.training_s + it.predicted_s) for it in late]
+    within = [it for it in all_ if it.is_within_measured]
     copies = [it.line["wire_bytes"] / it.planned_bytes for it in late]
     summary = filled(
         f"{len(all_)} cells. Where no waiting is predicted, there is none in {sum(it.exposed_s == 0 for it in quiet)} of {len(quiet)} "
         f"cells. In the other {len(late)}, epochs take {statistics.median(longer):.1f} times as long as predicted in the median "
         f"({min(longer):.1f} to {max(longer):.1f}), and links carry {statistics.median(copies):.1f} times the bytes of the exchange "
-        f"(at most {max(copies):.1f}). Load of the machine: {min(loads):.0f} to {max(loads):.0f}."
+        f"(at most {max(copies):.1f}). Of {len(within)} exchanges that take at most {form.measured:g} of what hides by the prediction, "
+        f"{sum(it.exposed_s == 0 for it in within)} hid. Load of the machine: {min(loads):.0f} to {max(loads):.0f}."
     )
     return {"hidden": table(head, rows, 0) + summary}
 

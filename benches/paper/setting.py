@@ -6,6 +6,7 @@ A cell is one training: P partitions, Q, where samples begin, how those that lea
 
 from dataclasses import asdict, dataclass
 
+CELLS = ["judged", "all", "grains", "ranks", "schedules", "many", "smoke"]
 EPOCHS, WARM_UP, SEEDS = 10, 2, 5
 # By number of partitions: samples of each in a step, highest learning rate. Steps of 1,024 samples at P=64 and of 512 at 16.
 RATES = {16: (32, 0.2), 64: (16, 0.3), 1024: (4, 0.6)}
@@ -15,6 +16,10 @@ MANY_RATES = (0.3, 0.0)  # for P=1024, where nothing is set; 0 is the above
 DATASETS = {"train": ("train", 1280), "train-all": ("train", 5000), "test": ("test", 1000)}
 TRAIN = {16: "train", 64: "train", 1024: "train-all"}
 QS = ["0", "0.01", "0.1", "0.3", "1", "1,0.01"]
+# Beside the cells above: samples that move together, micro-batches of a step for P=64, and shares of the first epochs.
+GRAINS, GRAIN_QS = (2, 4, 8, 16), ("0.1", "0.3")
+RANKS, RANK_QS = (4, 8, 16, 32), ("0", "0.1")
+SCHEDULES = ("0.5", "0.5,0.01", "0.3,0.01", "0.5,0.1", "0.3,0.1")
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,15 @@ class Cell:
     selection: str  # cyclic, independent
     seed: int
     rate: float = 0.0  # highest learning rate; 0 is that of the setting
+    grain_rows: int = 1  # samples that move together
 
     @property
     def name(self):
         """What the cell is called in files: the same for all who ask."""
         q = "" if self.data == "global" else f"-q{self.q.replace(',', '_')}-{self.selection}"
         rate = f"-lr{self.rate}" if self.rate else ""
-        return f"p{self.partitions}-v{self.virtual_ranks}-{self.data}{q}{rate}-s{self.seed}"
+        grain = f"-g{self.grain_rows}" if self.grain_rows > 1 else ""
+        return f"p{self.partitions}-v{self.virtual_ranks}-{self.data}{q}{rate}{grain}-s{self.seed}"
 
     @property
     def dataset(self):
@@ -48,7 +55,8 @@ class Cell:
         uniform placement (all of it exchanged, in one chunk), each partition in a uniform order."""
         uniform = ["--chunks", "1"] if self.data == "global" else []
         return [
-            *["--q", self.q, "--partitions", str(self.partitions), "--grain-rows", "1", "--seed", str(self.seed)],
+            *["--q", self.q, "--partitions", str(self.partitions)],
+            *["--grain-rows", str(self.grain_rows), "--seed", str(self.seed)],
             *["--selection", self.selection, "--placement", "shards" if self.data == "sorted" else "random", *uniform],
         ]
 
@@ -86,6 +94,12 @@ def cells(which):
     if which == "many":
         kinds = [whole, *(lambda p, seed, v, rate, q=q: many(q, seed, rate) for q in ("0", "0.1", "1"))]
         return [kind(1024, seed, 1024, rate) for seed in range(SEEDS) for rate in MANY_RATES for kind in kinds]
+    if which == "grains":
+        return [grains(p, rows, q, seed) for seed in range(SEEDS) for p in (16, 64) for rows in GRAINS for q in GRAIN_QS]
+    if which == "ranks":
+        return [cell for seed in range(SEEDS) for v in RANKS for cell in (whole(64, seed, v), *(ranks(v, q, seed) for q in RANK_QS))]
+    if which == "schedules":
+        return [Cell(p, p, "sorted", q, "cyclic", seed) for seed in range(SEEDS) for p in (16, 64) for q in SCHEDULES]
     chosen = [cell for seed in range(SEEDS) for cell in judged(seed)]
     if which == "all":
         gentler = [
@@ -108,6 +122,16 @@ def cells(which):
         four = [whole(64, seed, 4) for seed in range(SEEDS)]
         chosen = list(dict.fromkeys([*chosen, *gentler, *turns[:12], *rest, *four, *turns]))
     return chosen
+
+
+def ranks(virtual_ranks, q, seed):
+    """Sorted partitions, several of which feed a micro-batch."""
+    return Cell(64, virtual_ranks, "sorted", q, "independent" if q == "0" else "cyclic", seed)
+
+
+def grains(partitions, rows, q, seed):
+    """Sorted partitions, of which several samples move together."""
+    return Cell(partitions, partitions, "sorted", q, "cyclic", seed, grain_rows=rows)
 
 
 def many(q, seed, rate):

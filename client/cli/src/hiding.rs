@@ -40,7 +40,7 @@ const HEADROOM: f64 = 1.25;
 const WINDOW_TENTHS: u64 = 9;
 /// Exchanges of up to this part of what the closed form hides were hidden in measurements too (`benches/paper/hiding`; `benches/paper/report`
 /// counts how many).
-pub(crate) const MEASURED: f64 = 0.6;
+pub(crate) const MEASURED: f64 = 0.7;
 
 /// An epoch's exchange as the node with the most bytes sees it, beside the steps of the epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
