@@ -5,6 +5,7 @@ import re
 import textwrap
 
 import dots
+import loaders
 from programs import ROOT, CannotRun
 
 RESULTS, DOCS = ROOT / "benches" / "results", ROOT / "docs"
@@ -32,8 +33,10 @@ shuffles, hashes and encodes.
 PEERS = """
 ## Beside other people's programs
 
-The [benches]({readme}) measured each row in turns with its peer. Their sections have the
-setting, the versions and the commands. Rows of different sections come from different days.
+The [benches]({readme}) have the setting, the versions and the command of each row.
+Within a section, systems took turns, unless the section says otherwise. Sections come from different days.
+The last column divides the two before it. "Mixes too little" marks a loader whose batches have neighbours of the source
+together. Accelerators are emulated: a sleep takes the time of their computing.
 
 ![How many times as good as the peer](performance/peers.svg)
 """
@@ -131,6 +134,7 @@ def pages():
     """By path what this page and its plots are."""
     quick, peers = load("quick.json"), load("peers.json")
     check_peers(peers)
+    peers = loaders.page_rows([json.loads(line) for line in loaders.RESULTS.read_text().splitlines()]) + peers
     factor = json.loads((ROOT / "benches" / "baseline.json").read_text())["factor"]
     points = [(found["what"], *(found["ratio"][key] for key in ("median", "low", "high")), is_good(found)) for found in quick["benchmarks"]]
     ratios = [(row, times_as_good(row)) for row in peers]

@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import compare
+import loaders
 import programs
 import signed_rank
 from registry import CHECKED, QUICK, SELF_CHECKED
@@ -37,6 +38,32 @@ slowed, _, part = os.environ.get("SHARDD_BENCH_SLOW", "=0").partition("=")
 ours = {ratio} * (1 + noise) * (1 + (float(part) if slowed == name else 0))
 print('{{"name":"%s","ours":%r,"yardstick":1.0}}' % (name, ours))
 """
+
+
+class Loaders(unittest.TestCase):
+    LINES = [
+        {"what": "first", "kind": "A", "system": "shardd", "title": "shardd", "versions": {"shardd": "0.1"}, "first_ms": 4.0, "samples": 10, "seconds": 2},
+        {"what": "first", "kind": "A", "system": "mosaic", "title": "MosaicML", "versions": {"streaming": "0.13"}, "first_ms": 9.0, "samples": 10, "seconds": 5},
+        {"what": "first", "kind": "A", "system": "mosaic_bucket", "title": "MosaicML, bucket", "versions": {}, "first_ms": 9.0, "samples": 10, "seconds": 5},
+        *({"what": "round", "kind": "A", "system": "shardd", "round": number, "samples": 100, "seconds": 1} for number in range(3)),
+        *({"what": "round", "kind": "A", "system": "mosaic", "round": number, "samples": 10 * number, "seconds": 1} for number in (1, 2)),
+        {"what": "round", "kind": "A", "system": "mosaic_bucket", "round": 0, "samples": 10, "seconds": 1},
+        {"what": "check", "kind": "A", "system": "mosaic", "mixed": False},
+    ]
+
+    def test_a_peer_is_compared_in_the_rounds_that_both_have(self):
+        self.assertEqual(loaders.pairs(self.LINES), {("A", "mosaic"): [(100, 10), (100, 20)]})
+        self.assertEqual(loaders.versions(self.LINES), {"shardd": "0.1", "streaming": "0.13"})
+
+    def test_a_bucket_is_compared_with_a_bucket_and_poor_mixing_is_shown(self):
+        row = loaders.page_rows(self.LINES)[0]
+        self.assertEqual((row["what"], row["peer"]), ("samples of 784 B", "MosaicML, mixes too little"))
+        self.assertEqual((row["ours"], row["theirs"]), ("100", "15"))
+        own = {"what": "round", "kind": "A", "system": "shardd_bucket", "round": 0, "samples": 30, "seconds": 1}
+        first = {**self.LINES[0], "system": "shardd_bucket", "samples": 20}
+        rows = loaders.page_rows([*self.LINES, own, first])
+        found = {row["what"]: (row["ours"], row["theirs"]) for row in rows if row["peer"] == "MosaicML, bucket"}
+        self.assertEqual(found, {"samples of 784 B, bucket, later epochs": ("30", "10"), "samples of 784 B, bucket, first epoch": ("10", "2")})
 
 
 class SignedRank(unittest.TestCase):

@@ -128,7 +128,7 @@ class Session:
                     runners[name] = self.started(name, setting)
                     first = runners[name].ask("first")
                     ready = runners[name].ready
-                    self.note("first", system=name, setting=setting, **first, **ready)
+                    self.note("first", system=name, title=self.systems[name].title, setting=setting, **first, **ready)
                     runners[name].pause()
             self.rounds(runners)
             for name in list(runners):

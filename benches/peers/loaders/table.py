@@ -75,10 +75,8 @@ def row(name, kind, figures, limit):
 
 
 def title(name, first):
-    from systems import system
-
     versions = [version for version in first.get("versions", {}).values()][:1]
-    return system(name).title + (f" {versions[0]}" if versions and name not in LIMITS else "")
+    return first.get("title", name) + (f" ({versions[0]})" if versions and name not in LIMITS else "")
 
 
 def criteria(lines):

@@ -40,6 +40,9 @@ SYSTEMS = {
     "webdataset_bucket": ("webdataset", "WebDatasetBucket"),
     "hf_bucket": ("hf", "ParquetBucket"),
     "shardd": ("shardd_loader", "Shardd"),
+    "shardd_in_torch": ("shardd_loader", "SharddInTorch"),
+    "shardd_in_torch_1": ("shardd_loader", "SharddInTorch1"),
+    "shardd_in_torch_2": ("shardd_loader", "SharddInTorch2"),
     "shardd_blocked": ("shardd_loader", "SharddBlocked"),
     "shardd_bucket": ("shardd_loader", "SharddBucket"),
     # For cold.py: they read, but are no loaders.

@@ -17,8 +17,8 @@ class Grain(System):
 
     @staticmethod
     def prepare(source, folder):
-        # A group of one record: what random access is served best by.
-        writer = ArrayRecordWriter(str(folder / "rows.array_record"), "group_size:1")
+        # A group of one record, uncompressed: what random access is served best by.
+        writer = ArrayRecordWriter(str(folder / "rows.array_record"), "group_size:1,uncompressed")
         for number in source.numbers:
             writer.write(number.tobytes() + source.row(number).tobytes())
         writer.close()

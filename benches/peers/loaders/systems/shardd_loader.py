@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow
 import shardd
+import torch.utils.data
 from bucket import environment
 
 from . import System
@@ -51,7 +52,7 @@ class Shardd(System):
     def __init__(self, place, workers):
         self.kind = place.kind
         how = {**self.cached(place), **self.plan(place.kind)}
-        dataset = shardd.StreamingDataset(self.where(place), dataset=NAME, q=0.1, shuffle_seed=1, **how)
+        dataset = dataset_of(self.where(place), **how)
         self.loader = shardd.DataLoader(dataset, batch_size=place.kind.batch, num_workers=workers)
 
     def where(self, place):
@@ -68,9 +69,7 @@ class Shardd(System):
         return self.batches()
 
     def batches(self):
-        for batch in self.loader:
-            x = batch["x"]
-            yield (x.values, x.offsets) if self.kind.varied else x, batch["y"]
+        return batches_of(self.loader, self.kind)
 
     def state(self):
         return self.loader.state_dict()
@@ -78,6 +77,44 @@ class Shardd(System):
     def resume(self, state):
         self.loader.load_state_dict(state)
         return self.batches()
+
+
+def dataset_of(place, **how):
+    return shardd.StreamingDataset(place, dataset=NAME, q=0.1, shuffle_seed=1, **how)
+
+
+def batches_of(loader, kind):
+    for batch in loader:
+        x = batch["x"]
+        yield (x.values, x.offsets) if kind.varied else x, batch["y"]
+
+
+class SharddInTorch(System):
+    """The dataset in the DataLoader of PyTorch, which a script may have to keep."""
+
+    title = "shardd in torch's DataLoader, no workers"
+    format = Shardd.format
+    packages = Shardd.packages
+    prepare = Shardd.prepare
+    settings = (0,)
+
+    def __init__(self, place, workers):
+        self.kind = place.kind
+        self.dataset = dataset_of(str(place.folder), batch_size=place.kind.batch)
+        keep = {"persistent_workers": True} if workers else {}
+        self.loader = torch.utils.data.DataLoader(self.dataset, batch_size=None, num_workers=workers, **keep)
+
+    def epoch(self, seed):
+        self.dataset.set_epoch(seed)
+        return batches_of(self.loader, self.kind)
+
+
+class SharddInTorch1(SharddInTorch):
+    title, settings = "shardd in torch's DataLoader, one worker", (1,)
+
+
+class SharddInTorch2(SharddInTorch):
+    title, settings = "shardd in torch's DataLoader, two workers", (2,)
 
 
 class SharddBlocked(Shardd):
