@@ -26,6 +26,7 @@ class ClosedForm:
         self.headroom = constant(r"const HEADROOM: f64 = ([\d.]+);")
         self.window_tenths = int(constant(r"const WINDOW_TENTHS: u64 = (\d+);"))
         self.measured = constant(r"const MEASURED: f64 = ([\d.]+);")
+        self.measured_steps = int(constant(r"const MEASURED_STEPS: u64 = (\d+);"))
 
     @staticmethod
     def planned_bytes(line):
@@ -42,8 +43,8 @@ class ClosedForm:
         return self.exposed_by(line, self.link_s(line))
 
     def is_within_measured(self, line):
-        """Whether an exchange hides that takes as many times as long as the part that hid in measurements says."""
-        return self.exposed_by(line, self.link_s(line) / self.measured) == 0
+        """Whether the closed form hides an exchange with the margin, in an epoch that is long enough."""
+        return line["steps"] >= self.measured_steps and self.exposed_by(line, self.link_s(line) / self.measured) == 0
 
     def exposed_by(self, line, link):
         chunks, steps, step = line["chunks"], line["steps"], line["step_ms"] / 1000
@@ -102,8 +103,8 @@ def tables(lines, form, table):
         f"{len(all_)} cells. Where no waiting is predicted, there is none in {sum(it.exposed_s == 0 for it in quiet)} of {len(quiet)} "
         f"cells. In the other {len(late)}, epochs take {statistics.median(longer):.1f} times as long as predicted in the median "
         f"({min(longer):.1f} to {max(longer):.1f}), and links carry {statistics.median(copies):.1f} times the bytes of the exchange "
-        f"(at most {max(copies):.1f}). Of {len(within)} exchanges that take at most {form.measured:g} of what hides by the prediction, "
-        f"{sum(it.exposed_s == 0 for it in within)} hid. Load of the machine: {min(loads):.0f} to {max(loads):.0f}."
+        f"(at most {max(copies):.1f}). Of {len(within)} exchanges in {form.measured_steps} steps or more that take at most "
+        f"{form.measured:g} of what hides by the prediction, {sum(it.exposed_s == 0 for it in within)} hid. Load of the machine: {min(loads):.0f} to {max(loads):.0f}."
     )
     return {"hidden": table(head, rows, 0) + summary}
 

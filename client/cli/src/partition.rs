@@ -284,7 +284,7 @@ fn whole_exchange(document: &PlanDocument) -> Option<String> {
         }
         (false, _) => format!(
             "grains of {} are exchanged in {}, each permuted by itself; with --chunks 1 --grain-rows 1 --placement \
-             random, each epoch is a uniform permutation (accuracies differed by 0.6 points at most: docs/PAPER.md)",
+             random, each epoch is a uniform permutation (docs/PAPER.md compares their accuracy)",
             plural(document.grain_rows.into(), "sample"),
             plural(document.chunks.into(), "part"),
         ),

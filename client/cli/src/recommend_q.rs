@@ -8,7 +8,7 @@ use serde::Serialize;
 use shardd_client::label_skew::Spread;
 use shardd_plan::{Epoch, Schedule, Selection, Share};
 
-use crate::hiding::{Hiding, MEASURED};
+use crate::hiding::{Hiding, MEASURED, MEASURED_STEPS};
 use crate::simulate_plan::{LinkRate, fraction};
 
 /// The share in the second part of a schedule, unless less is enough for all.
@@ -79,7 +79,7 @@ pub(crate) struct Advice {
     /// The largest share, as for `--q`, that hides behind training by the closed form, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_hidden_q: Option<String>,
-    /// The same with the margin that measurements ask for.
+    /// The same with the margin that measurements ask for; none for epochs so short that these show no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_measured_q: Option<String>,
     /// Steps of an epoch.
@@ -142,7 +142,10 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
         constant: question.choice(Schedule::constant(constant)),
         two_parts: (constant > Share::NONE).then(|| question.choice(then_little(large))),
         largest_hidden_q: question.step.map(|step| question.largest_hidden(step, 1.0).to_string()),
-        largest_measured_q: question.step.map(|step| question.largest_hidden(step, MEASURED).to_string()),
+        largest_measured_q: question
+            .step
+            .filter(|_| question.steps >= MEASURED_STEPS)
+            .map(|step| question.largest_hidden(step, MEASURED).to_string()),
         steps_per_epoch: question.steps,
     })
 }

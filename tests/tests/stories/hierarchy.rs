@@ -30,8 +30,8 @@ fn sent(lan: &mut Lan, store: &Path, algorithm: &str) -> [u64; 2] {
     [after[0] - before[0], after[1] - before[1]]
 }
 
-/// Of a flat sum each machine sends twice the bytes: each of its two ranks sends to two ranks elsewhere, what together they could
-/// send once.
+/// Of a flat sum each machine sends twice the bytes: both of its ranks send to both ranks elsewhere. Of a hierarchical one they add
+/// up first.
 #[test]
 fn gradients_cross_between_machines_once() {
     if is_quick() {

@@ -202,8 +202,10 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
     }
     // A slow link hides less than a fast one, and what is advised as the largest share that hides does hide.
     let hiding = |link: &str, step_ms: u32| {
-        let command =
-            format!("plan advise --plan {plan} {asked} --nodes 4 --bandwidth {link} --step-ms {step_ms}");
+        let command = format!(
+            "plan advise --plan {plan} {asked} --nodes 4 --bandwidth {link} --step-ms {step_ms} \
+             --global-batch-size 16"
+        );
         let advice = store.json(&command)["advice"].take();
         let q: f64 = advice["largest_hidden_q"].as_str().expect("a share").parse().expect("a number");
         let measured: f64 =
@@ -212,16 +214,15 @@ fn sorted_labels_are_a_risk_that_is_said_and_the_advice_mends_it() {
         (q, advice["constant"]["hidden_share"].as_f64().expect("a number"))
     };
     assert_eq!(hiding("10Gbit", 1000), (1.0, 1.0));
-    let (largest, hidden) = hiding("1kbit", 1000);
+    let (largest, hidden) = hiding("1kbit", 10);
     assert!(largest < 1.0 && hidden < 1.0, "{largest} {hidden}");
-    let said = run(
-        &mut store.shardctl(&format!("plan advise --plan {plan} {asked} --link 10Gbit/s --step-ms 1000"))
-    );
-    assert!(
-        said.contains("every exchange hides behind training")
-            && said.contains("the largest share that hides: --q 1 by measurements, --q 1 by the closed form"),
-        "{said}"
-    );
+    let advice = format!("plan advise --plan {plan} {asked} --link 10Gbit/s --step-ms 1000");
+    let said = run(&mut store.shardctl(&advice));
+    assert!(said.contains("every exchange hides behind training"), "{said}");
+    // Epochs of few steps were not found to hide up to a limit.
+    assert!(said.contains("unknown by measurements, as epochs have fewer than 20 steps"), "{said}");
+    let said = run(&mut store.shardctl(&format!("{advice} --global-batch-size 16")));
+    assert!(said.contains("that hides: --q 1 by measurements, --q 1 by the closed form"), "{said}");
     assert!(
         store
             .refused(&format!("plan advise sorted {asked} --global-batch-size 0"))

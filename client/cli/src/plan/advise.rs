@@ -12,6 +12,7 @@ use shardfmt::{ByteSize, DatasetRef, ManifestFile};
 
 use super::PlanArg;
 use crate::failure::Failure;
+use crate::hiding::MEASURED_STEPS;
 use crate::human::{count, duration, percent, plural};
 use crate::output;
 use crate::partition::{MICRO_BATCH, SelectionArg, make_plan, origins};
@@ -218,10 +219,12 @@ fn hiding(advice: &Advice, link: LinkRate) -> String {
         let least = time(*hiding_step_seconds);
         lines += &format!("--q {q} at {link}: {hides}; {steps} of {least} or more hide it\n");
     }
-    if let (Some(largest), Some(measured)) = (&advice.largest_hidden_q, &advice.largest_measured_q) {
-        lines += &format!(
-            "the largest share that hides: --q {measured} by measurements, --q {largest} by the closed form\n"
-        );
+    if let Some(largest) = &advice.largest_hidden_q {
+        let measured = match &advice.largest_measured_q {
+            Some(measured) => format!("--q {measured} by measurements"),
+            None => format!("unknown by measurements, as epochs have fewer than {MEASURED_STEPS} steps"),
+        };
+        lines += &format!("the largest share that hides: {measured}, --q {largest} by the closed form\n");
     }
     lines
 }
