@@ -14,7 +14,11 @@ RUN = ROOT / "benches" / "peers" / "loaders" / "run"
 RESULTS = RUN.with_name("loaders.jsonl")
 KINDS = {"A": "samples of 784 B", "B": "samples of 3 KB", "C": "samples of 150 KB", "X": "binaries of 50 to 150 KB", "E": "sequences of tokens"}
 # What `--full` measures: the limit, PyTorch's own, and those that read more than this machine's disk.
-SYSTEMS = "take_clip,torch_batched,grain,mosaic,litdata,litdata_full,webdataset,litdata_bucket,litdata_full_bucket,shardd,shardd_bucket"
+SYSTEMS = (
+    "from_numpy,take_clip,torch_batched,grain,mosaic,litdata,litdata_full,webdataset,mosaic_bucket,litdata_bucket,litdata_full_bucket,"
+    "shardd,shardd_bucket"
+)
+LOOPS = {"take_clip": "np.take loop", "from_numpy": "from_numpy loop"}
 OPTIONS = ["--kinds", "ABC", "--rows", "C=1500"]
 
 
@@ -24,8 +28,13 @@ def measured():
         file = Path(home) / "loaders.jsonl"
         command = [RUN, *OPTIONS, "--systems", SYSTEMS, "--json", file]
         if subprocess.run(command, cwd=ROOT, stdout=sys.stderr).returncode:
-            raise CannotRun(f"{RUN.relative_to(ROOT)} failed: it needs 6 GB, and a package index for the first time")
-        return [json.loads(line) for line in file.read_text().splitlines()]
+            needs = "6 GB, cifar10-jpeg.tar.gz in the shared folder, and a package index for the first time"
+            raise CannotRun(f"{RUN.relative_to(ROOT)} failed: it needs {needs}")
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for line in lines:
+        if line["what"] == "failed":
+            print(f"not measured: {line['system']}, {KINDS[line['kind']]}: {line['reason']}", file=sys.stderr)
+    return lines
 
 
 def versions(lines):
@@ -47,11 +56,13 @@ def pairs(lines):
     for line in lines:
         if line["what"] == "round":
             rates.setdefault((line["kind"], line["system"]), {})[line["round"]] = line["samples"] / line["seconds"]
-    return {
-        (kind, name): [(rates[kind, ours(name)][number], rate) for number, rate in of_system.items() if number in rates[kind, ours(name)]]
-        for (kind, name), of_system in rates.items()
-        if not name.startswith("shardd") and (kind, ours(name)) in rates
-    }
+    found = {}
+    for (kind, name), of_system in rates.items():
+        own = rates.get((kind, ours(name)), {})
+        both = [(own[number], rate) for number, rate in of_system.items() if number in own]
+        if both and not name.startswith("shardd"):
+            found[kind, name] = both
+    return found
 
 
 def entries(lines, entry):
@@ -71,17 +82,17 @@ def page_rows(lines):
     mixed = {(line["kind"], line["system"]): line["mixed"] for line in lines if line["what"] == "check"}
     found = {"later": [], "first": [], "batch": []}
     for (kind, name), seen in pairs(lines).items():
-        if name in ("from_numpy", "take"):
-            continue
-        title = "np.take loop" if name == "take_clip" else firsts[kind, name]["title"]
+        if name == "take":
+            continue  # slower than `take_clip`
+        title = LOOPS.get(name, firsts[kind, name]["title"])
         peer = title + ("" if mixed.get((kind, name), True) else ", mixes too little")
         bucket = name.endswith("_bucket")
         rates = [statistics.median(side) for side in zip(*seen)]
         found["later"].append(row(KINDS[kind] + (", bucket, later epochs" if bucket else ""), peer, "samples/s", "higher", *rates))
         pair = [firsts[kind, one] for one in (ours(name), name)]
-        if bucket:
+        if bucket or name == "torch_batched":
             speeds = [first["samples"] / first["seconds"] for first in pair]
-            found["first"].append(row(f"{KINDS[kind]}, bucket, first epoch", peer, "samples/s", "higher", *speeds))
+            found["first"].append(row(f"{KINDS[kind]}{', bucket' if bucket else ''}, first epoch", peer, "samples/s", "higher", *speeds))
         if name == "torch_batched":
             found["batch"].append(row(f"first batch, {KINDS[kind]}", peer, "ms", "lower", *(first["first_ms"] for first in pair)))
     return [one for rows in found.values() for one in rows]

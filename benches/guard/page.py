@@ -36,7 +36,7 @@ PEERS = """
 The [benches]({readme}) have the setting, the versions and the command of each row.
 Within a section, systems took turns, unless the section says otherwise. Sections come from different days.
 The last column divides the two before it. "Mixes too little" marks a loader whose batches have
-neighbours of the source together. Accelerators are emulated: a sleep takes the time of their computing.
+neighbours of the source together. In rows of emulated accelerators, a sleep takes the time of computing.
 
 ![How many times as good as the peer](performance/peers.svg)
 """
