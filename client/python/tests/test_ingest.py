@@ -19,6 +19,14 @@ def back(directory, **how):
     return dataset, {int(sample["id"]): sample for sample in dataset}
 
 
+def test_a_store_may_be_a_path(tmp_path):
+    shardd.from_iter(({"id": n} for n in range(10)), tmp_path, name="rows")
+    dataset = shardd.StreamingDataset(tmp_path, q=0)
+    assert sorted(int(sample["id"]) for sample in dataset) == list(range(10))
+    streams = shardd.StreamingDataset(streams=[shardd.Stream(tmp_path, proportion=1)], epoch_size=10)
+    assert len(list(streams)) == 10
+
+
 def test_values_of_every_kind_come_back_as_they_were(tmp_path):
     kinds = ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"]
 

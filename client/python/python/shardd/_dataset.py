@@ -59,7 +59,7 @@ class StreamingDataset:
 
     def __init__(
         self,
-        remote: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
         *,
         streams: Sequence[Stream] | None = None,
         epoch_size: int | None = None,
@@ -116,6 +116,7 @@ class StreamingDataset:
         elif epoch_size is not None:
             raise ValueError("epoch_size is for streams that have proportions; without streams, an epoch has every sample once")
         else:
+            remote = None if remote is None else os.fspath(remote)
             if (remote is None) == (not servers):
                 raise ValueError(
                     "pass either the directory or URL of a store, or the addresses of nodes as servers=[...]"

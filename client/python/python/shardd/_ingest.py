@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -15,7 +16,7 @@ _BYTES = 16 << 20
 
 def from_iter(
     rows: Iterable[Mapping[str, Any]],
-    out: str,
+    out: str | os.PathLike[str],
     *,
     name: str,
     classes: Mapping[str, Sequence[str]] | None = None,
@@ -39,7 +40,7 @@ def from_iter(
     take long to compute, do that in processes of your own (``multiprocessing.Pool.imap``), or write files and ingest these with
     ``shardctl ingest``.
     """
-    store = _native.Store(out, **(storage_options or {}))
+    store = _native.Store(os.fspath(out), **(storage_options or {}))
 
     def begin(columns: Sequence[_Column]) -> _native.Rows:
         return _native.Rows(store, name, columns, mix=mix, seed=seed, shard_size=shard_size, message=message)
@@ -47,7 +48,9 @@ def from_iter(
     return _write(begin, rows, classes or {})
 
 
-def from_torch(dataset: Any, out: str, *, name: str, columns: Sequence[str] | None = None, **how: Any) -> str:
+def from_torch(
+    dataset: Any, out: str | os.PathLike[str], *, name: str, columns: Sequence[str] | None = None, **how: Any
+) -> str:
     """As :func:`from_iter`, of a ``torch.utils.data.Dataset``, map-style or iterable. Classes are those of ``dataset.classes``, if
     it has them.
 
@@ -92,7 +95,7 @@ def _counted(parts: Sequence[Any]) -> str:
     return f"{len(parts)} parts" if len(parts) != 1 else "one part"
 
 
-def from_hf(dataset: Any, out: str, *, name: str, **how: Any) -> str:
+def from_hf(dataset: Any, out: str | os.PathLike[str], *, name: str, **how: Any) -> str:
     """As :func:`from_iter`, of a ``datasets.Dataset``. Pictures stay encoded; the names of a ``ClassLabel`` are kept."""
     how.setdefault("classes", {key: list(of.names) for key, of in dataset.features.items() if hasattr(of, "names")})
     plain = dataset

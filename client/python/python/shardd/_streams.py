@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -30,7 +31,7 @@ class Stream:
 
     def __init__(
         self,
-        remote: str | None = None,
+        remote: str | os.PathLike[str] | None = None,
         *,
         dataset: str | None = None,
         split: str | None = None,
@@ -46,7 +47,7 @@ class Stream:
         if len(said) > 1:
             together = " and ".join(f"{kind}={amount}" for kind, amount in said.items())
             raise ValueError(f"Stream({remote!r}) has {together}: give one of proportion, repeat and choose")
-        self.remote, self.dataset, self.split = str(remote), dataset, split
+        self.remote, self.dataset, self.split = os.fspath(remote), dataset, split
         self.storage_options = dict(storage_options) if storage_options is not None else None
         self.kind, amount = next(iter(said.items()), ("repeat", 1))
         self.amount = _number(self.kind, amount)
