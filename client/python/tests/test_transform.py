@@ -500,6 +500,29 @@ def test_loaders_of_two_threads_draw_as_one_after_the_other_and_restore_the_gene
     assert (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()) == before
 
 
+def test_a_loader_takes_the_seed_of_the_process_while_another_thread_draws(store, monkeypatch):
+    torch.manual_seed(5)
+    reference = draws(loader(store, transform=draw))
+    asked, begun, done = threading.Event(), threading.Event(), threading.Event()
+    initial_seed = torch.initial_seed
+    monkeypatch.setattr(torch, "initial_seed", lambda: (asked.set(), initial_seed())[1])
+
+    def hold() -> None:
+        with _transform.seeded(3):
+            begun.set()
+            done.wait(60)
+
+    with ThreadPoolExecutor(2) as threads:
+        holder = threads.submit(hold)
+        assert begun.wait(60)
+        drawn = threads.submit(draws, loader(store, transform=draw))
+        # It may ask for the seed only once the other thread is done.
+        was_asked = asked.wait(0.5)
+        done.set()
+        assert drawn.result(60) == reference and not was_asked
+        holder.result(60)
+
+
 def test_a_transform_may_draw_from_a_loader_with_a_transform_and_so_may_a_child_of_its_process(store):
     inner = loader(store, batch_size=1, transform=draw)
 

@@ -434,11 +434,12 @@ class DataLoader:
 
     def _base_seed(self) -> int:
         """What the seeds of batches follow from: PyTorch's seed, without a draw; else one that is drawn from ``random``, once."""
-        if (torch := sys.modules.get("torch")) is not None:
-            return torch.initial_seed()
-        if self._seed is None:
-            self._seed = random.getrandbits(64)
-        return self._seed
+        with _transform.own_generators():
+            if (torch := sys.modules.get("torch")) is not None:
+                return torch.initial_seed()
+            if self._seed is None:
+                self._seed = random.getrandbits(64)
+            return self._seed
 
     def _has_work(self) -> bool:
         return self.transform is not None or self.collate_fn is not None

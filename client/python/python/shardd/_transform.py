@@ -89,6 +89,13 @@ os.register_at_fork(after_in_child=_free_generators)
 
 
 @contextmanager
+def own_generators() -> Iterator[None]:
+    """Waits until no other thread's transform has seeded the generators: their seeds are those of the process then."""
+    with _generators:
+        yield
+
+
+@contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds the generators that transforms draw from, and restores them at the end: the training draws from the same ones. One
     thread at a time does so."""
