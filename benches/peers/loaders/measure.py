@@ -30,7 +30,9 @@ from systems import LIMITS, SYSTEMS, system
 
 def main():
     arguments = parse()
-    with recording(arguments, command=[Path(sys.argv[0]).name, *sys.argv[1:]]) as (note, lines):
+    # What was asked for, without the places of this machine.
+    asked = {name: getattr(arguments, name) for name in ("kinds", "systems", "rounds", "turn", "rows")}
+    with recording(arguments, asked=asked) as (note, lines):
         for letter in arguments.kinds:
             kind = KINDS[letter]
             kind = replace(kind, rows=int(arguments.rows.get(letter, kind.rows)))
