@@ -77,7 +77,7 @@ def entries(lines, entry):
 
 
 def page_rows(lines):
-    """Rows of docs/PERFORMANCE.md: medians of the rounds, the first epoch from a bucket, and the first batch beside PyTorch's."""
+    """Rows of docs/PERFORMANCE.md: medians of the rounds, first epochs beside those from buckets and PyTorch's, and its first batch."""
     firsts = {(line["kind"], line["system"]): line for line in lines if line["what"] == "first"}
     mixed = {(line["kind"], line["system"]): line["mixed"] for line in lines if line["what"] == "check"}
     found = {"later": [], "first": [], "batch": []}

@@ -65,7 +65,6 @@ class Measured:
         # What the machine does besides makes epochs longer, and with few of them the mean is not of use.
         exposed = statistics.median(line["with_s"]) - statistics.median(line["without_s"])
         self.exposed_s = exposed if exposed > NOISE * self.training_s else 0.0
-        self.is_within_measured = form.is_within_measured(line)
 
     def hidden(self, exposed):
         return max(0.0, min(1.0, 1 - exposed / self.link_s))
@@ -97,7 +96,7 @@ def tables(lines, form, table):
     late = [it for it in all_ if it.predicted_s > NOISE * it.training_s]
     quiet = [it for it in all_ if it not in late]
     longer = [(it.training_s + it.exposed_s) / (it.training_s + it.predicted_s) for it in late]
-    within = [it for it in all_ if it.is_within_measured]
+    within = [it for it in all_ if form.is_within_measured(it.line)]
     copies = [it.line["wire_bytes"] / it.planned_bytes for it in late]
     summary = filled(
         f"{len(all_)} cells. Where no waiting is predicted, there is none in {sum(it.exposed_s == 0 for it in quiet)} of {len(quiet)} "

@@ -62,10 +62,11 @@ def feeding(measured, table):
         if not epochs:
             continue
         times = [epoch["wall_s"] for epoch in epochs]
-        of_middle = parts(middle(epochs))
+        epoch = middle(epochs)
+        of_middle = parts(epoch)
         cells = [f"{value:.2f}" for value in [*of_middle, sum(of_middle)]]
         origin, moved = (statistics.mean(epoch[key] for epoch in epochs) / MIB for key in ("origin_bytes", "exchange_bytes"))
-        rows.append([name, f"{middle(epochs)['wall_s']:.2f}", f"{min(times):.2f} to {max(times):.2f}", *cells, f"{origin:.1f}", f"{moved:.2f}", str(len(epochs))])
+        rows.append([name, f"{epoch['wall_s']:.2f}", f"{min(times):.2f} to {max(times):.2f}", *cells, f"{origin:.1f}", f"{moved:.2f}", str(len(epochs))])
     head = ["", "median wall, s", "all epochs", *STACK, "sum", "from the store, MiB", "exchanged, MiB", "epochs"]
     digests = {line["weights_digest"] for mode in ("exchange", "replica") for line in measured.of(mode, "1")}
     same = "the same weights" if len(digests) == 1 else "**different weights**"

@@ -1,8 +1,9 @@
 """The tables of benches/README.md about loaders, from the lines of measure.py. Opens no files, and needs none of the packages."""
 
-from table import Figures, title
+from table import HEAD, Figures, cells
 
-HEAD = ["", "workers", "samples/s", "from - to", "of the loop", "first batch, ms", "first epoch, samples/s", "resume, ms", "own MB", "lag-1", "classes"]
+# Of the columns that measure.py prints. What GB/s follow from is not in the lines.
+SHOWN = [heading for heading in HEAD if heading not in ("GB/s", "peak RSS MB")]
 OURS = "shardd"
 
 
@@ -14,33 +15,19 @@ def tables(lines, table, filled):
     letters = list(dict.fromkeys(line["kind"] for line in lines if "kind" in line))
     rows = {line["kind"]: line["samples"] for line in lines if line["what"] == "first"}
     rounds = 1 + max(line["round"] for line in lines if line["what"] == "round")
+    kinds = ", ".join(f"{letter} with {rows[letter]:,} rows" for letter in letters)
     words = (
-        f"Measured ({', '.join(f'{letter} with {rows[letter]:,} rows' for letter in letters)}) on {machine['when'][:10]} on {machine['processors']} cores of an {machine['processor']} with "
+        f"Measured ({kinds}) on {machine['when'][:10]} on {machine['processors']} cores of an {machine['processor']} with "
         f"{machine['memory_gb']:.0f} GB, load {machine['load']:.1f} at the start, medians of {rounds} rounds."
     )
     return {"loaders": filled(words)[1:], **{f"loaders {letter}": of_kind(Figures(letter, lines), table, filled) for letter in letters}}
 
 
 def of_kind(figures, table, filled):
-    limit = max((figures.median(name) for name in ("take", "take_clip") if name in figures.rates), default=None)
+    rows = []
+    for name in figures.rates:
+        of_all = cells(name, figures, row_bytes=0)
+        shown, *rest = (of_all[heading] for heading in SHOWN)
+        rows.append([f"**{shown}**" if name.startswith(OURS) else shown, *rest])
     failed = "; ".join(f"{name}: {line['reason'].splitlines()[0]}" for name, line in figures.failed.items())
-    return table(HEAD, [row(name, figures, limit) for name in figures.rates]) + (filled(f"Not measured, or not all of it: {failed}.") if failed else "")
-
-
-def row(name, figures, limit):
-    median, rates = figures.median(name), figures.rates[name]
-    first, check, resume = (found.get(name, {}) for found in (figures.first, figures.check, figures.resume))
-    shown = title(name, first)
-    return [
-        f"**{shown}**" if name.startswith(OURS) else shown,
-        str(first.get("setting", "")),
-        f"{median:,.0f}",
-        f"{min(rates):,.0f} - {max(rates):,.0f}",
-        f"{median / limit:.3f}" if limit else "",
-        f"{first['first_ms']:,.0f}" if first else "",
-        f"{first['samples'] / first['seconds']:,.0f}" if first else "",
-        f"{resume['resume_ms']:,.0f}{'' if resume['exact'] else ' (not exact)'}" if resume else "",
-        f"{check['own_mb']:,.0f}" if check else "",
-        f"{check['lag']:.3f}" if check else "",
-        f"{check['distinct']:.2f} of {check['perfect']:.2f}{'' if check['mixed'] else ' ✗'}{'' if check['once'] else ', not once'}" if check else "",
-    ]
+    return table(SHOWN, rows) + (filled(f"Not measured, or not all of it: {failed}.") if failed else "")

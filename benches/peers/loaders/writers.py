@@ -18,12 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import shardd
+from faults import ARCHIVE
 from kinds import KINDS, Source, make
 from systems.mosaic import Mosaic
 from systems.shardd_loader import NAME, Shardd, arrow_file, ingest
-
-ARCHIVE = Path(os.environ.get("SHARDD_SHARED", Path(__file__).resolve().parents[3] / "../shared")) / "data/cifar10-jpeg.tar.gz"
-
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
