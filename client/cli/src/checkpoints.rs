@@ -21,11 +21,13 @@ const RUNS: &str = "runs";
 pub(crate) struct Unnamed {
     /// The run.
     pub run: RunId,
-    /// How many parts may go, and their bytes.
+    /// How many parts may go.
     pub parts: u64,
-    /// Their bytes.
+    /// Files of a directory that a killed upload left; they may go.
+    pub files: u64,
+    /// The bytes of both.
     pub bytes: u64,
-    /// Why it is not known which: a checkpoint that cannot be read. Nothing of the run goes then.
+    /// Why it is not known which: a checkpoint that cannot be read. No part of the run goes then.
     pub unread: Option<String>,
 }
 
@@ -58,6 +60,8 @@ struct Run {
     manifests: Vec<(String, Digest)>,
     /// Old parts.
     parts: Vec<(Digest, StoredObject)>,
+    /// Sizes of old files of uploads that were killed.
+    unfinished: Vec<u64>,
 }
 
 /// Finds parts at a place that no checkpoint of their run names, at least `age` old and [`WRITTEN_WITHIN`] in any case; with
@@ -88,11 +92,22 @@ pub(crate) async fn collect(
             _ => {}
         }
     }
+    let is_of_a_run = |key: &str| Place::of(key).is_some();
+    for file in origin.unfinished(RUNS, age.max(WRITTEN_WITHIN), now, delete, is_of_a_run).await? {
+        if let Some((run, _)) = Place::of(&file.key) {
+            runs.entry(run).or_default().unfinished.push(file.bytes);
+        }
+    }
     let mut found = Vec::new();
-    for (run, Run { manifests, parts }) in runs.into_iter().filter(|(_, run)| !run.parts.is_empty()) {
-        let unnamed = match named(&origin, manifests).await? {
+    for (run, Run { manifests, parts, unfinished }) in runs {
+        let (files, bytes) = (unfinished.len() as u64, unfinished.iter().sum());
+        let mut unnamed = Unnamed { run, parts: 0, files, bytes, unread: None };
+        let named = match parts.is_empty() {
+            true => Ok(BTreeSet::new()),
+            false => named(&origin, manifests).await?,
+        };
+        match named {
             Ok(named) => {
-                let mut unnamed = Unnamed { run, parts: 0, bytes: 0, unread: None };
                 let over = parts.into_iter().filter(|(digest, _)| !named.contains(digest));
                 let keys = over.map(|(_, object)| {
                     (unnamed.parts, unnamed.bytes) = (unnamed.parts + 1, unnamed.bytes + object.bytes);
@@ -102,11 +117,10 @@ pub(crate) async fn collect(
                 if delete {
                     origin.delete(keys).await?;
                 }
-                unnamed
             }
-            Err(reason) => Unnamed { run, parts: 0, bytes: 0, unread: Some(reason) },
-        };
-        if unnamed.parts > 0 || unnamed.unread.is_some() {
+            Err(reason) => unnamed.unread = Some(reason),
+        }
+        if unnamed.parts + unnamed.files > 0 || unnamed.unread.is_some() {
             found.push(unnamed);
         }
     }
@@ -200,7 +214,7 @@ mod tests {
     }
 
     fn unnamed(run: &str, parts: u64, bytes: u64) -> Unnamed {
-        Unnamed { run: run.parse().expect("a name"), parts, bytes, unread: None }
+        Unnamed { run: run.parse().expect("a name"), parts, files: 0, bytes, unread: None }
     }
 
     #[tokio::test]
@@ -223,6 +237,26 @@ mod tests {
         let there = fs::read_dir(root.join("runs/a/parts")).expect("there").count();
         assert_eq!(there, 2, "named objects, and possible later ones");
         assert!(root.join("runs/a/steps/x.arrow").exists());
+    }
+
+    #[tokio::test]
+    async fn files_that_a_killed_upload_left_go_once_they_are_old() {
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let (root, place) = (dir.path(), StorePlace::Directory(dir.path().to_owned()));
+        let digest = Digest::of(b"whole");
+        let (part, manifest) = (
+            format!("runs/a/parts/{digest}.safetensors"),
+            format!("runs/a/checkpoints/000000000007-{digest}.json"),
+        );
+        put(root, &format!("{part}#1"), b"half", 2);
+        put(root, &format!("{manifest}#3"), b"ha", 2);
+        put(root, &format!("{part}#2"), b"young", 0);
+        put(root, "runs/a/steps/x.arrow#1", b"of a record", 2);
+        let found = [Unnamed { files: 2, ..unnamed("a", 0, 6) }];
+        assert_eq!(collect(&place, DAY, false).await.expect("looks"), found);
+        assert_eq!(collect(&place, DAY, true).await.expect("deletes"), found);
+        assert_eq!(collect(&place, DAY, true).await.expect("looks"), []);
+        assert!(root.join(format!("{part}#2")).exists() && root.join("runs/a/steps/x.arrow#1").exists());
     }
 
     #[tokio::test]

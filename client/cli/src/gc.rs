@@ -53,24 +53,28 @@ impl Gc {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
         let found = runtime.block_on(checkpoints::collect(place, self.older_than, self.delete))?;
         let total = found.iter().fold(Tally::default(), |sum, run| Tally {
-            objects: sum.objects + run.parts,
+            objects: sum.objects + run.parts + run.files,
             bytes: sum.bytes + run.bytes,
         });
         if json {
             let runs: Vec<_> = found
                 .iter()
-                .map(|Unnamed { run, parts, bytes, unread }| {
-                    json!({ "run": run, "parts": parts, "bytes": bytes, "unread": unread })
+                .map(|Unnamed { run, parts, files, bytes, unread }| {
+                    json!({ "run": run, "parts": parts, "unfinished_files": files, "bytes": bytes, "unread": unread })
                 })
                 .collect();
             output::json(&json!({ "dry_run": !self.delete, "unfinished": total, "runs": runs }));
             return Ok(());
         }
-        for Unnamed { run, parts, bytes, unread } in &found {
+        for Unnamed { run, parts, files, bytes, unread } in &found {
+            let files = match files {
+                0 => String::new(),
+                files => format!(", {} of killed uploads", plural(*files, "file")),
+            };
             output::print(&match unread {
-                None => format!("run {run}: {} ({})\n", plural(*parts, "part"), ByteSize(*bytes)),
+                None => format!("run {run}: {}{files} ({})\n", plural(*parts, "part"), ByteSize(*bytes)),
                 Some(reason) => {
-                    format!("run {run}: nothing goes, as a checkpoint cannot be read: {reason}\n")
+                    format!("run {run}: no part goes, as a checkpoint cannot be read: {reason}{files}\n")
                 }
             });
         }

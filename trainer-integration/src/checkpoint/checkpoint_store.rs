@@ -204,7 +204,7 @@ impl Objects {
         let manifests = self.origin.list_folder(&self.folder()).await?;
         let Some(now) = manifests.iter().map(|object| object.written).max() else { return Ok(()) };
         for folder in [self.folder(), self.parts_folder()] {
-            self.origin.clear_folder(&folder, FORGOTTEN, now).await?;
+            self.origin.unfinished(&folder, FORGOTTEN, now, true, |_| true).await?;
         }
         let mut away = Vec::new();
         for object in self.origin.list_folder(&self.parts_folder()).await? {

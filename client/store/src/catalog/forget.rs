@@ -98,8 +98,8 @@ impl CatalogBackend {
         }
         // Uploads that were killed halfway may have left parts of a shard.
         let at = self.origin().now().await?;
-        let leftovers = self.origin().leftovers(UPLOAD_TAKES, at, true).await?;
-        leftovers.into_iter().for_each(|bytes| report.deleted.add(bytes));
+        let leftovers = self.origin().unfinished("", UPLOAD_TAKES, at, true, ObjectKind::is_known).await?;
+        leftovers.iter().for_each(|file| report.deleted.add(file.bytes));
         self.tell_nodes().await?;
         Ok(report)
     }

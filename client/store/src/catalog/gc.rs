@@ -189,8 +189,11 @@ impl CatalogBackend {
                 gone.for_each(|object| kind.tally_in(&mut report).add(object.bytes));
             }
         }
-        let leftovers = self.origin().leftovers(age.max(UPLOAD_TAKES), now, !options.dry_run).await?;
-        leftovers.into_iter().for_each(|bytes| report.leftovers.add(bytes));
+        let leftovers = self
+            .origin()
+            .unfinished("", age.max(UPLOAD_TAKES), now, !options.dry_run, ObjectKind::is_known)
+            .await?;
+        leftovers.iter().for_each(|file| report.leftovers.add(file.bytes));
         Ok(report)
     }
 

@@ -122,7 +122,11 @@ impl LocalCatalog {
                 Ok(false) => Ok(None),
                 Err(error) => {
                     let store = directory.display().to_string();
-                    let source = format!("{error}; ask its owner for the right to read it").into();
+                    let way_out = match error.kind() {
+                        io::ErrorKind::NotADirectory => "a store is a directory, made by `shardctl ingest`",
+                        _ => "ask its owner for the right to read it",
+                    };
+                    let source = format!("{error}; {way_out}").into();
                     Err(OriginError::Unusable { store, source }.into())
                 }
             },

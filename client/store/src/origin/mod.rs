@@ -12,6 +12,7 @@ mod manifests;
 mod objects;
 mod ranges;
 mod swap;
+mod unfinished;
 
 use std::fmt;
 use std::fs::File;
@@ -42,6 +43,7 @@ use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire};
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
 pub(crate) use swap::{Swap, Swappable, Tag};
+pub use unfinished::Unfinished;
 
 /// How old an object may become before a repeated put makes it young again: half of what garbage is given before it is
 /// deleted. A writer of an existing object will soon need it.

@@ -2,7 +2,6 @@
 //! marks of catalogs, too, which only catalogs read. Does not know which objects are still needed.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-use std::{fs, io};
 
 use bytes::Bytes;
 use futures::stream::BoxStream;
@@ -12,7 +11,7 @@ use object_store::{ObjectStoreExt, PutMode, PutOptions};
 use shardfmt::{Commit, CommitId, Digest, PlanId, ShardId, StrataId, VersionId};
 
 use super::swap::META;
-use super::{FilePath, Object, Origin, OriginError, blocking, check_digest};
+use super::{Object, Origin, OriginError, check_digest};
 
 /// Where the marks of forgotten shards lie, each under the digest of its shard.
 pub(super) const FORGOTTEN: &str = "forgotten/";
@@ -136,6 +135,11 @@ pub enum ObjectKind {
 }
 
 impl ObjectKind {
+    /// Whether a key is of an object of shardd's.
+    pub(crate) fn is_known(key: &str) -> bool {
+        ObjectKind::of(key) != ObjectKind::Unknown
+    }
+
     pub(super) fn of(key: &str) -> Self {
         let id = |ending| -> Option<Digest> { key.rsplit('/').next()?.strip_suffix(ending)?.parse().ok() };
         let (arrow, rows, tree, json) = (id(".arrow"), id(".rows"), id(".tree"), id(".json"));
@@ -316,22 +320,6 @@ impl Origin {
         Ok(())
     }
 
-    /// The bytes of each file that an upload left which was killed halfway, at least `age` before `now`; a store in a
-    /// directory does not list them. Deletes them, if requested.
-    pub(crate) async fn leftovers(
-        &self,
-        age: Duration,
-        now: StoreTime,
-        delete: bool,
-    ) -> Result<Vec<u64>, OriginError> {
-        let Some(root) = self.root.clone() else { return Ok(Vec::new()) };
-        let found = blocking(move || leftovers(&root, age, now, delete)).await;
-        found.map_err(|error| {
-            let error = object_store::Error::Generic { store: "directory", source: error.into() };
-            self.failed("clear", &Object::new(String::new(), "what uploads left"), error)
-        })
-    }
-
     pub(super) fn failed_listing(&self, error: object_store::Error) -> OriginError {
         self.failed("list", &Object::new(String::new(), "the objects"), error)
     }
@@ -339,42 +327,6 @@ impl Origin {
 
 fn commit_object(id: CommitId) -> Object {
     Object::new(id.object_key(), format_args!("commit {id}"))
-}
-
-fn leftovers(root: &FilePath, age: Duration, now: StoreTime, delete: bool) -> io::Result<Vec<u64>> {
-    let mut found = Vec::new();
-    let mut folders = vec![root.to_owned()];
-    while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder)? {
-            let entry = entry?;
-            let path = entry.path();
-            if entry.file_type()?.is_dir() {
-                folders.push(path);
-                continue;
-            }
-            let key = path.strip_prefix(root).ok().and_then(FilePath::to_str);
-            if !key.is_some_and(is_leftover) {
-                continue;
-            }
-            // One that is gone by now was finished after all.
-            let Ok(meta) = entry.metadata() else { continue };
-            if StoreTime::at(meta.modified()?).is_older(age, now) {
-                if delete {
-                    fs::remove_file(path)?;
-                }
-                found.push(meta.len());
-            }
-        }
-    }
-    Ok(found)
-}
-
-/// Whether it is how a directory names an unfinished object: its key, `#` and a number.
-fn is_leftover(key: &str) -> bool {
-    key.rsplit_once('#').is_some_and(|(key, number)| {
-        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        is_number && ObjectKind::of(key) != ObjectKind::Unknown
-    })
 }
 
 #[cfg(test)]
