@@ -1,5 +1,6 @@
 //! How evenly labels, or the shards that samples come from, are spread over the parts of a plan before the first exchange:
-//! computed from the manifest's counts, without reading a sample. Within a shard labels are taken to be mixed.
+//! computed from the manifest's counts, without reading a sample. Within a shard labels are taken to be mixed, unless the rows
+//! of the dataset are in the order of the input: then they are taken to be sorted.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,6 +42,16 @@ pub struct Origins {
     of_shard: Vec<Vec<(u32, f64)>>,
     /// The part of each kind in all samples.
     of_all: Vec<f64>,
+    /// Whether the kinds of a shard lie one after the other.
+    sorted: bool,
+}
+
+/// Grains of a shard in a partition.
+struct Part {
+    shard: u32,
+    grains: u64,
+    /// Where in the shard they begin and end, from 0 to 1, if they lie side by side.
+    stretch: Option<[f64; 2]>,
 }
 
 /// The kind of group.
@@ -116,7 +127,20 @@ impl Origins {
         }
         let all: f64 = counts.iter().sum();
         let of_all = counts.into_iter().map(|count: f64| count / all).collect();
-        (all > 0.0).then_some(Origins { by: OriginsBy::Label, shard_rows, of_shard, of_all })
+        let by = OriginsBy::Label;
+        (all > 0.0).then_some(Origins { by, shard_rows, of_shard, of_all, sorted: false })
+    }
+
+    /// The same for rows in the order of the input, by the configuration of the ingest: the labels of a shard are then taken to be
+    /// sorted, the worst that its counts allow.
+    #[must_use]
+    pub fn ordered_by(self, config: &serde_json::Value) -> Self {
+        Origins { sorted: config["mix"] == "sequential", ..self }
+    }
+
+    /// Whether the labels of a shard are taken to be sorted, not mixed.
+    pub fn is_sorted(&self) -> bool {
+        self.sorted
     }
 
     /// The labels of a version, if the manifest knows them and looking at them takes no time that anyone would notice.
@@ -126,7 +150,8 @@ impl Origins {
         if shards.len() > MOST_COUNTS || counts > MOST_COUNTS {
             return None;
         }
-        Origins::labels(shards.iter().map(|shard| (shard.rows, shard.labels.as_ref())))
+        let labels = Origins::labels(shards.iter().map(|shard| (shard.rows, shard.labels.as_ref())))?;
+        Some(labels.ordered_by(&manifest.config))
     }
 
     /// The shards themselves.
@@ -134,7 +159,7 @@ impl Origins {
         let all: u64 = shard_rows.iter().map(|rows| u64::from(*rows)).sum();
         let of_all = shard_rows.iter().map(|rows| f64::from(*rows) / all.max(1) as f64).collect();
         let of_shard = (0..shard_rows.len() as u32).map(|shard| vec![(shard, 1.0)]).collect();
-        Origins { by: OriginsBy::Shard, shard_rows, of_shard, of_all }
+        Origins { by: OriginsBy::Shard, shard_rows, of_shard, of_all, sorted: false }
     }
 
     /// How `virtual_ranks` virtual ranks begin that take `micro_batch` samples at a time: with as many as there are
@@ -190,40 +215,51 @@ impl Origins {
     }
 
     /// Which shards the grains of a partition lie in, and how many in each.
-    fn begins_with(&self, plan: &Plan, partition: Partition) -> BTreeMap<u32, u64> {
+    fn begins_with(&self, plan: &Plan, partition: Partition) -> Vec<Part> {
         let (document, slots) = (plan.document(), plan.slot_count(partition));
         let grain = |slot| plan.locate_grain(plan.grain_in_slot(Epoch(0), partition, slot));
-        let mut found = BTreeMap::new();
         match (document.placement, &document.strata) {
             (InitialPlacement::Shards, None) => {
                 let (first, last) = (grain(0), grain(slots - 1));
-                for shard in first.shard..=last.shard {
+                let of_shard = |shard| {
                     let from = if shard == first.shard { first.index } else { 0 };
                     let full = self.shard_rows[shard as usize] / document.grain_rows;
                     let until = if shard == last.shard { last.index + 1 } else { full };
-                    if from < until {
-                        found.insert(shard, u64::from(until - from));
-                    }
-                }
+                    let place = |grain: u32| f64::from(grain) / f64::from(full.max(1));
+                    let stretch = Some([place(from), place(until)]);
+                    (from < until).then(|| Part { shard, grains: u64::from(until - from), stretch })
+                };
+                (first.shard..=last.shard).filter_map(of_shard).collect()
             }
             _ => {
                 let stride = plan.full_grain_count().div_ceil(MOST_LOOKED_AT) as usize;
+                let mut found = BTreeMap::<u32, u64>::new();
                 for slot in (0..slots).step_by(stride) {
                     *found.entry(grain(slot).shard).or_default() += 1;
                 }
+                let part = |(shard, grains)| Part { shard, grains, stretch: None };
+                found.into_iter().map(part).collect()
             }
         }
-        found
     }
 
     /// The part of each kind in some partitions' samples.
-    fn shares(&self, parts: impl Iterator<Item = BTreeMap<u32, u64>>) -> BTreeMap<u32, f64> {
+    fn shares(&self, parts: impl Iterator<Item = Vec<Part>>) -> BTreeMap<u32, f64> {
         let (mut shares, mut all) = (BTreeMap::<u32, f64>::new(), 0.0);
-        for (shard, count) in parts.flatten() {
+        for Part { shard, grains, stretch } in parts.flatten() {
             let kinds = &self.of_shard[shard as usize];
-            all += if kinds.is_empty() { 0.0 } else { count as f64 };
+            all += if kinds.is_empty() { 0.0 } else { grains as f64 };
+            let mut end = 0.0;
             for (kind, share) in kinds {
-                *shares.entry(*kind).or_default() += share * count as f64;
+                let begin = end;
+                end += share;
+                let count = match stretch.filter(|_| self.sorted) {
+                    Some([from, until]) => (until.min(end) - from.max(begin)).max(0.0) / (until - from),
+                    None => *share,
+                };
+                if count > 0.0 {
+                    *shares.entry(*kind).or_default() += count * grains as f64;
+                }
             }
         }
         shares.values_mut().for_each(|share| *share /= all);
@@ -297,6 +333,29 @@ mod tests {
             let counted = counted(&plan, virtual_ranks);
             assert!((spread.distance - counted).abs() < 0.01, "{partitions}: {spread:?}, counted {counted}");
         }
+    }
+
+    /// Ten classes of 800 samples one after the other, in 5 shards of 1,600.
+    #[test]
+    fn the_spread_of_labels_that_are_sorted_within_shards_is_that_which_the_slots_have() {
+        let of_two = |shard: u64| [2 * shard, 2 * shard + 1].map(|class| (class.to_string().into(), 800));
+        let labels: Vec<Labels> = (0..5).map(|shard| of_two(shard).into_iter().collect()).collect();
+        let labels = || Origins::labels(labels.iter().map(|labels| (1600, Some(labels)))).expect("labels");
+        let (rows, mixed) = (vec![1600; 5], labels());
+        let sorted = labels().ordered_by(&serde_json::json!({ "mix": "sequential" }));
+        assert!(
+            sorted.is_sorted() && !mixed.ordered_by(&serde_json::json!({ "mix": "shuffled" })).is_sorted()
+        );
+        for (partitions, virtual_ranks) in [(16, 16), (16, 4), (7, 7), (48, 12)] {
+            let plan = plan(&rows, PlanOptions { partitions: Some(partitions), ..PlanOptions::default() });
+            let (spread, counted) = (sorted.spread(&plan, virtual_ranks, 32), counted(&plan, virtual_ranks));
+            assert!((spread.distance - counted).abs() < 0.01, "{partitions}: {spread:?}, counted {counted}");
+        }
+        let plan = plan(&rows, PlanOptions { partitions: Some(16), ..PlanOptions::default() });
+        assert!(
+            labels().spread(&plan, 16, 32).distance < counted(&plan, 16) - 0.05,
+            "mixed labels are more even"
+        );
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub(crate) struct PlanChoices {
     /// Share of each partition's samples exchanged after an epoch: 0 shuffles within partitions only, 1 exchanges
     /// all. That is a uniform permutation only with --chunks 1 --grain-rows 1 --placement random. A list such as
     /// 1,0.01 gives the share after each epoch; its last one holds on
-    #[arg(long, value_name = "SHARE[,SHARE...]")]
+    #[arg(long, value_name = "SHARE[,SHARE...]", allow_negative_numbers = true)]
     q: Schedule,
 
     /// Number of partitions, of which ranks get equal parts [default: 96, or the largest of 1, 2, 3, 4, 6, 8, 12, 16,
@@ -198,7 +198,8 @@ pub(crate) fn origins(manifest: &ManifestFile) -> Result<Option<Origins>, Failur
         return Ok(None);
     }
     let entries = manifest.entries(0..shards)?;
-    Ok(Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref()))))
+    let labels = Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref())));
+    Ok(labels.map(|labels| labels.ordered_by(manifest.config())))
 }
 
 /// The plan for a version, with defaults for what `options` leaves open.
@@ -255,7 +256,13 @@ fn describe(dataset: &DatasetName, row_bytes: u64, plan: &Plan, begins: Option<&
         ),
         ("chunks", plural(document.chunks.into(), "part") + " per exchange"),
         ("moves", format!("of the samples {}", per_epoch(&moved))),
-        ("traffic", format!("at most {}; what moves inside a node costs nothing", per_epoch(&bytes))),
+        (
+            "traffic",
+            format!(
+                "at most {} of rows, and some 300 B for each grain; moves inside a node cost nothing",
+                per_epoch(&bytes)
+            ),
+        ),
     ];
     if let Some(shuffle) = whole_exchange(document) {
         lines.push(("shuffle", shuffle));

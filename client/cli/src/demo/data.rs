@@ -107,8 +107,23 @@ fn split(path: &Path) -> Result<(Part, Part), Failure> {
     let fifths =
         |from, to| IngestConfig { take: Some(HashRange::parts(0, from, to, 5)), ..IngestConfig::default() };
     // The source reports its own errors here.
-    Source::open(path, &fifths(0, 4))?;
+    let source = Source::open(path, &IngestConfig::default())?;
+    labelled(&source)?;
     Ok((part(fifths(0, 4)), part(fifths(4, 5))))
+}
+
+/// The demo trains a classifier.
+fn labelled(source: &Source) -> Result<(), Failure> {
+    if source.schema().field_with_name("label").is_ok() {
+        return Ok(());
+    }
+    let columns: Vec<&str> = source.schema().fields().iter().map(|field| field.name().as_str()).collect();
+    Err(Failure::usage(format!(
+        "{} has no column `label`, only {}; the demo trains a classifier: give images in a folder for each class, \
+         or rows with a column `label`",
+        source.path().display(),
+        columns.join(", ")
+    )))
 }
 
 /// A dataset name made of what the user calls the data.
@@ -132,5 +147,17 @@ mod tests {
         assert_eq!(name("/x/bilder/"), "bilder");
         assert_eq!(name("/"), "data");
         assert!(name("/x/Übung").parse::<DatasetName>().is_ok());
+    }
+
+    #[test]
+    fn data_without_labels_is_refused_with_what_to_give() {
+        let home = tempfile::tempdir().expect("a temporary directory");
+        let path = home.path().join("play.txt");
+        fs::write(&path, "To be, or not to be").expect("writes");
+        let Err(Failure::Usage(refusal)) = split(&path) else { panic!("text has no label") };
+        assert!(
+            refusal.contains("no column `label`, only text") && refusal.contains("a folder for each class"),
+            "{refusal}"
+        );
     }
 }

@@ -89,7 +89,7 @@ impl Advise {
             step: self.pace.step(),
         });
         let advice = advice.map_err(Failure::wrong)?;
-        let assumptions = assumptions(&plan, &advice, self.nodes);
+        let assumptions = assumptions(&plan, &advice, &origins, self.nodes);
         let most_virtual_ranks = self.most_virtual_ranks(&plan, &origins);
         match json {
             true => {
@@ -138,9 +138,12 @@ impl Advise {
     }
 }
 
-fn assumptions(plan: &Plan, advice: &Advice, nodes: Option<u32>) -> Vec<String> {
+fn assumptions(plan: &Plan, advice: &Advice, origins: &Origins, nodes: Option<u32>) -> Vec<String> {
     let document = plan.document();
     let kinds = match advice.spread.by {
+        OriginsBy::Label if origins.is_sorted() => {
+            "labels are sorted within a shard, as the rows are in the order of the input"
+        }
         OriginsBy::Label => "labels are mixed evenly within a shard",
         OriginsBy::Shard => "samples have no labels that the manifest counts, so shards stand for them",
     };
@@ -203,7 +206,8 @@ fn hiding(advice: &Advice, link: LinkRate) -> String {
     let time = |seconds| duration(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX));
     let steps = plural(advice.steps_per_epoch, "step");
     let mut lines = String::new();
-    for choice in [Some(&advice.constant), advice.two_parts.as_ref()].into_iter().flatten() {
+    let choices = [Some(&advice.constant), advice.two_parts.as_ref()].into_iter().flatten();
+    for choice in choices.filter(|choice| choice.bytes > 0) {
         let Choice { q, hiding_step_seconds, hidden_share, exposed_seconds, .. } = choice;
         let hides = match (hidden_share, exposed_seconds) {
             (Some(share), Some(exposed)) if *exposed > 0.0 => {
