@@ -237,7 +237,7 @@ def test_a_split_is_a_dataset_of_its_name(tmp_path):
         shardd.from_iter(({"id": n} for n in range(count)), str(tmp_path), name=f"digits-{split}")
     assert len(shardd.StreamingDataset(str(tmp_path), split="test")) == 10
     assert len(shardd.StreamingDataset(str(tmp_path), dataset="digits", split="train")) == 30
-    with pytest.raises(ValueError, match="name the dataset, one of: digits-test, digits-train"):
+    with pytest.raises(ValueError, match='there are several datasets: pass dataset="digits-test" or dataset="digits-train"'):
         shardd.StreamingDataset(str(tmp_path))
 
 

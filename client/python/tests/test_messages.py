@@ -1,5 +1,8 @@
 """What a script of PyTorch's that is moved here meets first: each error names the way out."""
 
+from decimal import Decimal
+
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import TensorDataset
@@ -22,10 +25,26 @@ def two(tmp_path_factory) -> str:
     "how, error, message",
     [
         ({"split": "val"}, ValueError, "no dataset ends in -val; there are pictures-test, pictures-train"),
-        ({"dataset": "pictures"}, FileNotFoundError, "there is no dataset pictures; there are pictures-test, pictures-train"),
-        ({"dataset": "pictures", "split": "val"}, FileNotFoundError, "there is no dataset pictures-val; there are pictures-test, "),
+        ({"split": "tain"}, ValueError, 'no dataset ends in -tain; there are .*: did you mean split="train"\\?$'),
+        (
+            {"dataset": "pictures"},
+            FileNotFoundError,
+            'there is no dataset pictures; there are pictures-test, pictures-train: pass split="test" or split="train" as well$',
+        ),
+        (
+            {"dataset": "pictures", "split": "val"},
+            FileNotFoundError,
+            'there is no dataset pictures-val; there are pictures-test, pictures-train: pass split="test" or split="train"$',
+        ),
+        (
+            {"dataset": "pictures-train", "split": "train"},
+            FileNotFoundError,
+            "there are pictures-test, pictures-train; pictures-train has no split train: .* Leave split out",
+        ),
+        ({"dataset": "pictures-tain"}, FileNotFoundError, 'there are pictures-test, pictures-train: did you mean dataset="pictures-train"\\?$'),
+        ({"dataset": "pictues", "split": "train"}, FileNotFoundError, 'there are .*: did you mean dataset="pictures"\\?$'),
         ({"dataset": "pictures-test@best"}, FileNotFoundError, "there is no tag best of pictures-test"),
-        ({}, ValueError, "name the dataset, one of: pictures-test, pictures-train"),
+        ({}, ValueError, 'there are several datasets: pass dataset="pictures-test" or dataset="pictures-train"$'),
     ],
 )
 def test_a_dataset_that_is_missing_is_named_with_those_there_are(two, how, error, message):
@@ -33,15 +52,95 @@ def test_a_dataset_that_is_missing_is_named_with_those_there_are(two, how, error
         shardd.StreamingDataset(two, **how)
 
 
+def test_a_split_of_several_datasets_needs_the_name_of_one(tmp_path):
+    for name in ("pictures-train", "sorted-train"):
+        shardd.from_iter(rows(50), tmp_path, name=name)
+    with pytest.raises(ValueError, match='split="train" is there of several datasets: pass dataset="pictures" or dataset="sorted" as well$'):
+        shardd.StreamingDataset(tmp_path, split="train")
+    assert shardd.StreamingDataset(tmp_path, dataset="pictures", split="train").name == "pictures-train"
+
+
 @pytest.mark.parametrize("how", [{}, {"dataset": "digits"}])
 def test_a_split_of_a_dataset_without_splits_is_explained(store, how):
-    with pytest.raises((FileNotFoundError, ValueError), match="-val; there is digits, which has no split val: a split is a dataset of its own, named NAME-SPLIT. .* under the name digits-val"):
+    with pytest.raises((FileNotFoundError, ValueError), match="-val; there is digits; digits has no split val: a split is a dataset of its own, named NAME-SPLIT. .* under the name digits-val"):
         shardd.StreamingDataset(store, split="val", **how)
 
 
 def test_streams_name_datasets_in_the_same_way(two):
     with pytest.raises(FileNotFoundError, match="there is no dataset cats; there are pictures-test, pictures-train"):
         shardd.StreamingDataset(streams=[shardd.Stream(two, dataset="cats")])
+
+
+def test_a_file_is_no_store(tmp_path, monkeypatch):
+    picture = tmp_path / "0000.jpg"
+    picture.write_bytes(b"\xff\xd8")
+    message = "0000.jpg is a file, and a store is a directory, made by shardctl ingest or .*, or an address such as s3://bucket/folder"
+    for remote in (picture, str(picture), picture / "store", f"file://{picture}"):
+        with pytest.raises(NotADirectoryError, match=message):
+            shardd.StreamingDataset(remote)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotADirectoryError, match=f"^{message}"):
+        shardd.StreamingDataset("0000.jpg")
+    with pytest.raises(NotADirectoryError, match=message):
+        shardd.StreamingDataset(streams=[shardd.Stream(picture)])
+    with pytest.raises(NotADirectoryError, match=message):
+        shardd.from_iter(rows(5), picture, name="digits")
+
+
+@pytest.mark.parametrize(
+    "q, wrong",
+    [
+        ("auto", "q='auto' is"),
+        ("0.1", "q='0.1' is"),
+        (b"1", "q=b'1' is"),
+        (None, "q=None is"),
+        (True, "q=True is"),
+        ([0.1, None], r"q=\[0.1, None\] has None, which is"),
+        (["0.1"], r"q=\['0.1'\] has '0.1', which is"),
+        ((0.5, False), r"q=\(0.5, False\) has False, which is"),
+    ],
+)
+def test_a_share_that_is_no_number_is_refused_as_it_was_given(store, q, wrong):
+    message = f"^{wrong} not a number: pass a number from 0 to 1, such as q=0.1, or a list of them$"
+    with pytest.raises(TypeError, match=message):
+        shardd.StreamingDataset(store, q=q)
+    with pytest.raises(TypeError, match=message):
+        shardd.StreamingDataset(streams=[shardd.Stream(store)], q=q)
+    with pytest.raises(TypeError, match=message):
+        shardd.Sampler(1000, 1, 0, q=q)
+
+
+def test_shares_are_numbers_of_any_type_and_lists_of_them(store):
+    plan = shardd.StreamingDataset(store, q=0.5).plan
+    for q in (np.float64(0.5), Decimal("0.5"), torch.tensor(0.5), [0.5], (0.5,)):
+        assert shardd.StreamingDataset(store, q=q).plan == plan
+    assert shardd.StreamingDataset(store, q=[1, 0.5]).plan != plan
+
+
+@pytest.mark.parametrize(
+    "index, wrong, hint",
+    [
+        ("a", "'a'", ""),
+        ("label", "'label'", r"; for a column, write dataset\[0:10\]\['label'\]"),
+        (b"a", "b'a'", ""),
+        (None, "None", ""),
+        (1.5, "1.5", ""),
+        (True, "True", ""),
+        ([1, "a"], "'a'", ""),
+        ([1.5], "1.5", ""),
+        ([True, False], "True", ""),
+    ],
+)
+def test_an_index_is_an_int_a_slice_or_a_list_of_ints(dataset, index, wrong, hint):
+    with pytest.raises(TypeError, match=f"^{wrong} is no index: pass an int for a sample, or a slice or a list of ints for a batch{hint}$"):
+        dataset[index]
+
+
+def test_ints_of_numpy_and_torch_are_indices(dataset):
+    for index in (7, np.int64(7), np.array(7), torch.tensor(7)):
+        assert dataset[index]["id"] == dataset[7:8]["id"][0]
+    for index in ([3, 1, 4], (3, 1, 4), np.array([3, 1, 4]), torch.tensor([3, 1, 4])):
+        assert dataset[index]["id"].tolist() == [int(dataset[number]["id"]) for number in (3, 1, 4)]
 
 
 @pytest.mark.parametrize(

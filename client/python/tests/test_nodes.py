@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow
@@ -58,17 +59,12 @@ def read(servers: list[str], epochs: int, **how) -> tuple[list[list[int]], list[
         own = servers[rank:] + servers[:rank]
         dataset = shardd.StreamingDataset(servers=own, q=0.5, partitions=8, rank=rank, world_size=2, **how)
         loaders.append(shardd.DataLoader(dataset, 50))
-    every: list[list[list[int]]] = [[], []]
 
-    def rank(number: int) -> None:
-        for _ in range(epochs):
-            every[number].append([sample for batch in loaders[number] for sample in batch["id"].tolist()])
+    def rank(loader: shardd.DataLoader) -> list[list[int]]:
+        return [[sample for batch in loader for sample in batch["id"].tolist()] for _ in range(epochs)]
 
-    threads = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(2) as ranks:
+        every = list(ranks.map(rank, loaders))
     return [sorted(one + other) for one, other in zip(*every, strict=True)], loaders
 
 
@@ -78,13 +74,14 @@ def test_nodes_say_what_they_have_exchanged(servers):
     told = loaders[0].exchange_stats()
     deadline = time.monotonic() + 60
     # The grains sent last may not be acknowledged yet.
-    while not any(moved["grains"] for moved in told["epochs"]) and time.monotonic() < deadline:
+    while not any(moved["bytes"] for moved in told["epochs"]) and time.monotonic() < deadline:
         time.sleep(0.1)
         told = loaders[0].exchange_stats()
     assert told["nodes"] == 2 and told["silent"] == [] and told["origin_bytes"] > 0
     assert {"misses_from_peers", "misses_from_origin", "miss_bytes", "stalled_s"} <= told.keys()
-    received = [moved for moved in told["epochs"] if moved["grains"]]
-    assert received and all(moved["bytes"] > 0 and moved["expected_grains"] >= moved["grains"] for moved in received)
+    # A grain that this node does not keep is acknowledged as well, and has no bytes here.
+    received = [moved for moved in told["epochs"] if moved["bytes"]]
+    assert received and all(moved["expected_grains"] >= moved["grains"] > 0 for moved in received)
     assert all(moved["hidden"] is None or 0 <= moved["hidden"] <= 1 for moved in told["epochs"])
     stats = loaders[0].stats()
     assert stats["samples"] >= COUNT and stats["network_s"] > 0

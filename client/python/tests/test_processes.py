@@ -10,7 +10,7 @@ import time
 import pytest
 
 import shardd
-from helpers import EVERY, ids, loader, own_threads
+from helpers import EVERY, ids, loader, own_threads, run
 
 PRELUDE = """
 import os, sys, time
@@ -242,6 +242,31 @@ sys.stdin.readline()
     finally:
         process.kill()
         process.wait()
+
+
+ENDS = """
+import gc, sys, pickle
+import torch, torch.utils.data, shardd
+
+def read():
+    dataset = shardd.StreamingDataset(sys.argv[1], batch_size=100)
+    pickle.loads(pickle.dumps(dataset))
+    for method in ("fork", "forkserver"):
+        batches = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=method)
+        assert sum(len(batch["id"]) for batch in batches) == 1003
+    return dataset
+
+if __name__ == "__main__":
+    read()
+    gc.collect()
+    kept = read()  # to the end of the interpreter
+"""
+
+
+def test_datasets_that_are_dropped_leave_no_file_open(store, tmp_path):
+    (tmp_path / "ends.py").write_text(ENDS)
+    done = run([sys.executable, "-W", "always::ResourceWarning", str(tmp_path / "ends.py"), store])
+    assert "ResourceWarning" not in done.stderr, done.stderr
 
 
 def test_a_loader_can_be_iterated_by_another_thread_than_the_one_that_made_it(store):

@@ -282,6 +282,17 @@ def test_a_state_of_another_plan_is_refused_by_name_unless_forced(store):
     assert own.state_dict()["position"] == 16
 
 
+@pytest.mark.filterwarnings("ignore:shuffle=False:UserWarning")
+@pytest.mark.parametrize("was", [True, False])
+def test_a_state_of_the_other_shuffle_is_refused_for_that_reason(store, was):
+    before, now = (shardd.StreamingDataset(store, shuffle=shuffle, batch_size=16, **PLAN) for shuffle in (was, not was))
+    message = f": the state was saved with shuffle={was}, and is loaded with shuffle={not was}. Open the data of the state with shuffle={was}, or"
+    for load in (now.load_state_dict, shardd.DataLoader(now).load_state_dict):
+        with pytest.raises(shardd.StateMismatch, match=message):
+            load(shardd.DataLoader(before).state_dict())
+        load(shardd.DataLoader(before).state_dict(), force=True)
+
+
 @pytest.mark.parametrize(
     "damage, message",
     [

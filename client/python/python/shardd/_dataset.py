@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import sys
 import warnings
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from . import _formats, _native
 from ._epochs import SharedEpoch
+from ._place import open_store
 from ._ranks import Ranks, Taken, place_in
+from ._schedule import shares
 from ._shared import SharedBatches
 from ._state import State, StateMismatch
 from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
@@ -99,7 +102,7 @@ class StreamingDataset:
         if limit is not None and limit < 1:
             raise ValueError(f"limit={limit} leaves no samples; use at least 1")
         plan = dict(
-            q=[float(share) for share in q] if isinstance(q, Sequence) else [float(q)],
+            q=shares(q),
             seed=shuffle_seed,
             partitions=partitions,
             grain_rows=grain_rows,
@@ -123,7 +126,7 @@ class StreamingDataset:
                 )
             addresses = _addresses(servers) if servers else None
             self._where = dict(place=remote, servers=addresses, token=token, ca=ca, **(storage_options or {}))
-            self._store = _native.Store(**self._where)
+            self._store = open_store(**self._where)
             try:
                 self.name, self.version, self._samples = _find(self._store, dataset, split)
             except OSError as error:
@@ -234,12 +237,11 @@ class StreamingDataset:
     def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
         """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. With
         several streams, the numbers of one follow those of the stream before."""
+        is_one, numbers = self._numbers(index)
         if self._samples_by_number is None or not self._samples_by_number.is_own():
             local, cache_limit = self._cache
             versions = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
             self._samples_by_number = _native.Samples(versions, cache_dir=local, cache_limit=cache_limit)
-        is_one = isinstance(index, int)
-        numbers = [index] if is_one else range(*index.indices(self._stored)) if isinstance(index, slice) else list(index)
         found = [number + self._stored if number < 0 else number for number in numbers]
         for number, at in zip(numbers, found):
             if not 0 <= at < self._stored:
@@ -247,6 +249,26 @@ class StreamingDataset:
                 raise IndexError(f"there is no sample {number}; {of} {self._stored}")
         batch = self._reader()(self._samples_by_number.take(found))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
+
+    def _numbers(self, index: Any) -> tuple[bool, Sequence[int]]:
+        """Whether an index is that of one sample, and the numbers of all that it names."""
+        if isinstance(index, slice):
+            return False, range(*index.indices(self._stored))
+        try:
+            # An array without dimensions is a number.
+            several = None if isinstance(index, (str, bytes)) else list(index)
+        except TypeError:
+            several = None
+        return several is None, [self._number(item) for item in ([index] if several is None else several)]
+
+    def _number(self, item: Any) -> int:
+        try:
+            if not (isinstance(item, bool) or str(getattr(item, "dtype", "")).endswith("bool")):
+                return operator.index(item)
+        except TypeError:
+            pass
+        column = f"; for a column, write dataset[0:10][{item!r}]" if isinstance(item, str) and item in self.columns else ""
+        raise TypeError(f"{item!r} is no index: pass an int for a sample, or a slice or a list of ints for a batch{column}")
 
     # --- for iteration without a loader of ours
     # ---------------------------------------------------------------
@@ -382,7 +404,7 @@ class StreamingDataset:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         if self._mixture is None:
-            self._store = _native.Store(**self._where)
+            self._store = open_store(**self._where)
 
     # --- for loaders ----------------------------------------------------------------------------------------------------
 
@@ -443,10 +465,7 @@ def _find(store: _native.Store, dataset: str | None, split: str | None) -> tuple
         names = _names(store)
         if name in names:
             raise  # about the tag or version
-        message = f"there is no dataset {name}; {_there_are(names)}"
-        if split is not None and (whole := name.removesuffix(f"-{split}")) in names:
-            message += _no_split(whole, split)
-        raise FileNotFoundError(message) from None
+        raise FileNotFoundError(f"there is no dataset {name}; {_there_are(names)}{_remedy(name, split, names)}") from None
 
 
 def _reference(store: _native.Store, dataset: str | None, split: str | None) -> str:
@@ -455,11 +474,16 @@ def _reference(store: _native.Store, dataset: str | None, split: str | None) -> 
         found = names if split is None else [name for name in names if name.endswith(f"-{split}")]
         if not found:
             missing = "there is no dataset" if split is None else f"no dataset ends in -{split}"
-            more = _no_split(names[0], split) if split is not None and len(names) == 1 else ""
+            more = ""
+            if split is not None:
+                splits = [end for name in names for _, dash, end in [name.rpartition("-")] if dash]
+                more = _no_split(names[0], split) if len(names) == 1 else _similar("split", split, splits)
             raise ValueError(f"{missing}; {_there_are(names)}{more}")
+        if len(found) > 1 and split is None:
+            raise ValueError(f"there are several datasets: pass {_either('dataset', found)}")
         if len(found) > 1:
-            proposed = [name.removesuffix(f"-{split}") for name in found]
-            raise ValueError(f"name the dataset, one of: {', '.join(proposed)}")
+            wholes = [name.removesuffix(f"-{split}") for name in found]
+            raise ValueError(f'split="{split}" is there of several datasets: pass {_either("dataset", wholes)} as well')
         return found[0]
     if split is None:
         return dataset
@@ -467,9 +491,31 @@ def _reference(store: _native.Store, dataset: str | None, split: str | None) -> 
     return f"{name}-{split}{at}{tag}"
 
 
+def _remedy(name: str, split: str | None, names: list[str]) -> str:
+    """What to pass in the place of a name, part of which may be a split, that none of the datasets has."""
+    whole = name if split is None else name.removesuffix(f"-{split}")
+    if split is not None and whole in names:
+        return _no_split(whole, split)
+    if splits := [other.removeprefix(f"{whole}-") for other in names if other.startswith(f"{whole}-")]:
+        return f": pass {_either('split', splits)} as well" if split is None else f": pass {_either('split', splits)}"
+    end = "" if split is None else f"-{split}"
+    return _similar("dataset", whole, [other.removesuffix(end) for other in names if other.endswith(end)])
+
+
+def _similar(argument: str, value: str, there: list[str]) -> str:
+    import difflib
+
+    found = difflib.get_close_matches(value, there, 1)
+    return f': did you mean {argument}="{found[0]}"?' if found else ""
+
+
+def _either(argument: str, values: list[str]) -> str:
+    return " or ".join(f'{argument}="{value}"' for value in values)
+
+
 def _no_split(name: str, split: str) -> str:
     return (
-        f", which has no split {split}: a split is a dataset of its own, named NAME-SPLIT. Leave split out, or ingest the samples of "
+        f"; {name} has no split {split}: a split is a dataset of its own, named NAME-SPLIT. Leave split out, or ingest the samples of "
         f"the split under the name {name}-{split}"
     )
 

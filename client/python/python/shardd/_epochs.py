@@ -78,6 +78,11 @@ class SharedEpoch:
         finally:
             fcntl.lockf(self._file, fcntl.LOCK_UN)
 
+    def __del__(self) -> None:
+        # Python warns of a file that was not closed.
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def __getstate__(self) -> Any:
         if get_spawning_popen() is not None:
             return reduction.DupFd(self._file.fileno())

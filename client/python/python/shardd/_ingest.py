@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from . import _native
+from ._place import open_store
 
 # Rows and bytes of a record batch.
 _ROWS = 8192
@@ -40,7 +41,7 @@ def from_iter(
     take long to compute, do that in processes of your own (``multiprocessing.Pool.imap``), or write files and ingest these with
     ``shardctl ingest``.
     """
-    store = _native.Store(os.fspath(out), **(storage_options or {}))
+    store = open_store(os.fspath(out), **(storage_options or {}))
 
     def begin(columns: Sequence[_Column]) -> _native.Rows:
         return _native.Rows(store, name, columns, mix=mix, seed=seed, shard_size=shard_size, message=message)

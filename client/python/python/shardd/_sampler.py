@@ -7,6 +7,7 @@ from typing import Any
 
 from . import _native
 from ._ranks import Ranks, place_in, refuse_unequal
+from ._schedule import shares
 from ._state import State, StateMismatch
 
 
@@ -38,8 +39,7 @@ class Sampler:
         self.num_samples = dataset if isinstance(dataset, int) else len(dataset)
         if batch_size < 1:
             raise ValueError(f"batch_size={batch_size} reads nothing; use at least 1")
-        shares = [float(share) for share in q] if isinstance(q, Sequence) else [float(q)]
-        self._order = _native.Order(self.num_samples, q=shares, seed=seed, partitions=partitions)
+        self._order = _native.Order(self.num_samples, q=shares(q), seed=seed, partitions=partitions)
         self._given_ranks = (rank, num_replicas, replication, place_in(mesh))
         ranks = self.ranks
         self.virtual_ranks = virtual_ranks or self._order.default_virtual_ranks(ranks.world)

@@ -153,6 +153,11 @@ class SharedBatches:
                 blocks.release(free, is_empty)
         return torch.empty(0, dtype=dtype).set_(block.untyped_storage(), offset, shape, strides)
 
+    def __del__(self) -> None:
+        # Python warns of a file that was not closed. The mapping stays for as long as batches need it.
+        if hasattr(self, "_file"):
+            self._file.close()
+
     def __getstate__(self) -> Any:
         if get_spawning_popen() is None:
             return ()

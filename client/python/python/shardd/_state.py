@@ -90,16 +90,24 @@ class State:
     def check(self, plan: str, what: str, limit: int | None = None) -> None:
         """Refuses a state of another plan, or of epochs that end elsewhere."""
         if self.plan != plan:
+            was_shuffled, is_shuffled = _is_shuffled(self.plan), _is_shuffled(plan)
+            reasons, opened = "another version of the data, seed, q or number of partitions, or other streams or shares of them", ""
+            if was_shuffled != is_shuffled:
+                reasons = f"the state was saved with shuffle={was_shuffled}, and is loaded with shuffle={is_shuffled}"
+                opened = f" with shuffle={was_shuffled}"
             raise StateMismatch(
-                f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: another version of the data, seed, "
-                "q or number of partitions, or other streams or shares of them. Open the data of the state, or pass force=True to use its "
-                "epoch and position anyway"
+                f"the state is of {_told(self.plan)}, and {what} follows {_told(plan)}: {reasons}. Open the data of the state{opened}, or "
+                "pass force=True to use its epoch and position anyway"
             )
         if self.limit != limit:
             raise StateMismatch(
                 f"the state was saved with limit={self.limit}, and {what} has limit={limit}: epochs would end elsewhere. Pass the limit of "
                 "the state, or force=True to use its epoch and position anyway"
             )
+
+
+def _is_shuffled(order: str) -> bool:
+    return not order.startswith("stored-")
 
 
 def _told(order: str) -> str:

@@ -10,6 +10,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from . import _native
+from ._place import open_store
 
 
 class Stream:
@@ -100,7 +101,7 @@ class Mixture:
                 raise TypeError(f"streams are a list of shardd.Stream, and {stream!r} is a {type(stream).__name__}")
             options = stream.storage_options if stream.storage_options is not None else storage_options
             where = dict(place=stream.remote, **(options or {}))
-            store = _native.Store(**where)
+            store = open_store(**where)
             name, version, samples = find(store, stream.dataset, stream.split)
             self.sources.append(_Source(where, name, version, samples, stream.kind, stream.amount))
             stores.append(store)
@@ -154,7 +155,7 @@ class Mixture:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._mix([_native.Store(**source.where) for source in self.sources])
+        self._mix([open_store(**source.where) for source in self.sources])
 
 
 def classes_of(columns: Sequence[Mapping[str, Any]]) -> list[str] | None:

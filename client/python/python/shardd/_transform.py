@@ -17,7 +17,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import fields, is_dataclass
 from functools import partial
 from hashlib import blake2b
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import connection, forkserver, get_all_start_methods, get_context
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -210,7 +210,7 @@ def _sum(sizes: Iterable[int | None]) -> int | None:
 
 
 class TransformDied(RuntimeError):
-    """A process ended that was transforming samples."""
+    """A process ended that was transforming samples, or the fork server that starts these."""
 
 
 class Processes:
@@ -255,6 +255,10 @@ class Processes:
             return self._executor.submit(_run, seed, batch if self._batches is None else self._batches.packed(batch))
         except BrokenProcessPool as error:
             raise self._died() from error
+        except (EOFError, ConnectionError) as error:
+            # The fork server was asked for a process.
+            self.kill()
+            raise self._server_died() from error
 
     def result(self, begun: Future[Any]) -> Any:
         """The result."""
@@ -279,8 +283,17 @@ class Processes:
         self.kill()
         if not first:
             return TransformDied("the processes of transform could not be started")
+        # A process that ended with this status, or whose end the fork server cannot report any more.
+        if all(code == _NO_REPORT for _, code in first) and self._started.server_has_ended():
+            return self._server_died()
         hint = "" if self._have_worked or all(code != 1 for _, code in first) else _NO_GUARD
-        return TransformDied("; ".join(_ended(pid, code) for pid, code in first) + hint)
+        return TransformDied("; ".join(_ended(f"process {pid} of transform", code) for pid, code in first) + hint)
+
+    def _server_died(self) -> TransformDied:
+        if not self._started.server_has_ended() or (code := self._started.server_code) is None:
+            return TransformDied("the fork server of transform's processes has ended")
+        hint = "" if self._have_worked or code != 1 else _NO_GUARD
+        return TransformDied(_ended(f"the fork server of transform's processes, process {self._started.server},", code) + hint)
 
     def kill(self) -> None:
         """Ends them, whatever they are doing."""
@@ -288,32 +301,61 @@ class Processes:
             self._were_killed = True
             self._executor.shutdown(wait=False, cancel_futures=True)
             for process in self._started.processes:
-                process.kill()
+                if process.pid is not None:  # it was started
+                    process.kill()
 
+
+# What multiprocessing gives as the exit status of processes whose fork server has ended.
+_NO_REPORT = 255
 
 # Each process imports the script first, and would train, too.
 _NO_GUARD = '; does the script train outside `if __name__ == "__main__":`?'
 
 
-def _ended(pid: int | None, code: int) -> str:
+def _ended(who: str, code: int) -> str:
     if code >= 0:
-        return f"process {pid} of transform ended by itself, with exit status {code}"
+        return f"{who} ended by itself, with exit status {code}"
     name = signal.Signals(-code).name
     hint = {"SIGKILL": "; is there too little memory?", "SIGBUS": "; is there too little room in /dev/shm?"}.get(name, "")
-    return f"process {pid} of transform was killed by {name}{hint}"
+    return f"{who} was killed by {name}{hint}"
 
 
 class _Started:
-    """A context of multiprocessing that remembers the processes it makes."""
+    """A context of multiprocessing that remembers the processes it makes, and the fork server that starts them."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
         self.processes: list[Any] = []
+        # The process of the fork server, if there is one, and its exit code if it has ended and the code is known.
+        self.server: int | None = None
+        self.server_code: int | None = None
 
     def Process(self, *arguments: Any, **how: Any) -> Any:
+        # In the place of a fork server that has ended, multiprocessing starts another one, and the exit code is lost.
+        if self._context.get_start_method() == "forkserver" and not self.server_has_ended(0):
+            forkserver.ensure_running()
+            self.server = getattr(forkserver._forkserver, "_forkserver_pid", None)
         process = self._context.Process(*arguments, **how)
         self.processes.append(process)
         return process
+
+    def server_has_ended(self, patience: float = _PATIENCE) -> bool:
+        """Whether the fork server has ended, or does within these seconds."""
+        if self.server is None or self.server_code is not None:
+            return self.server is not None
+        try:
+            with open(os.pidfd_open(self.server), "rb", buffering=0) as ending:
+                connection.wait([ending], patience)
+        except OSError:
+            pass  # this process has taken its exit code, or the system has no such descriptors
+        try:
+            # It stays for multiprocessing, which asks for it, too.
+            end = os.waitid(os.P_PID, self.server, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        if end is not None:
+            self.server_code = end.si_status if end.si_code == os.CLD_EXITED else -end.si_status
+        return end is not None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
