@@ -130,6 +130,9 @@ pub enum WeightsError {
     /// The bytes are not a safetensors file, or not one of ours.
     #[error("not a safetensors file of f32 tensors")]
     Format(#[from] safetensors::SafeTensorError),
+    /// The file cannot be written.
+    #[error("the file cannot be written")]
+    Write(#[source] safetensors::SafeTensorError),
     /// A tensor has another type.
     #[error("tensor {name} has type {found:?}, only f32 is read")]
     Type {
@@ -241,7 +244,7 @@ impl Weights {
     /// When the format cannot hold them, or the file cannot be written.
     pub fn write_safetensors(&self, path: &Path) -> Result<(), WeightsError> {
         let (views, metadata) = self.views()?;
-        Ok(safetensors::serialize_to_file(views, Some(metadata), path)?)
+        safetensors::serialize_to_file(views, Some(metadata), path).map_err(WeightsError::Write)
     }
 
     /// The parts of a safetensors file.

@@ -119,12 +119,22 @@ pub enum CheckpointError {
 /// The differences of two sets of settings, theirs first; empty if there are none.
 pub(crate) fn differences(ours: &Settings, theirs: &Settings) -> String {
     let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
-    let value =
-        |settings: &Settings, name| settings.get(name).cloned().unwrap_or_else(|| "nothing".to_owned());
+    let value = |settings: &Settings, name| {
+        settings.get(name).map_or_else(|| "nothing".to_owned(), |it| as_given(it))
+    };
     let differing = names.into_iter().filter(|name| ours.get(*name) != theirs.get(*name));
     let said =
         differing.map(|name| format!("{name} ({} against {})", value(theirs, name), value(ours, name)));
     said.collect::<Vec<_>>().join(", ")
+}
+
+/// A number of 32 bits as it was given, not with the digits that it has in 64 bits.
+fn as_given(value: &str) -> String {
+    let number = value.parse::<f64>().ok().map(|number| (number, number as f32));
+    match number.filter(|(number, short)| f64::from(*short) == *number) {
+        Some((_, short)) if short.to_string().len() < value.len() => short.to_string(),
+        _ => value.to_owned(),
+    }
 }
 
 #[cfg(test)]

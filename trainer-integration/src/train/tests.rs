@@ -766,7 +766,7 @@ fn a_checkpoint_of_another_training_is_refused_with_what_differs() {
     };
     for (config, what) in [
         (TrainConfig { seed: 3, ..config() }, "seed (0 against 3)"),
-        (TrainConfig { rate: 0.2, ..config() }, "learning rate (0.1"),
+        (TrainConfig { rate: 0.2, ..config() }, "learning rate (0.1 against 0.2)"),
         (
             TrainConfig { model: ModelOptions { dropout: 0.2, ..ModelOptions::default() }, ..config() },
             "dropout",

@@ -317,14 +317,20 @@ fn test_data_that_cannot_be_used_costs_no_weights() {
 #[test]
 fn a_trace_that_cannot_be_written_costs_no_weights() {
     let store = DigitsStore::new();
-    let saved = store.path().join("saved.safetensors");
+    let (saved, folder) = (store.path().join("saved.safetensors"), store.path().join("traces"));
+    std::fs::create_dir(&folder).unwrap();
+    let trace = folder.join("trace.json");
     let mut command = shardtrain(&store);
-    command
-        .args(["--dataset", "digits", "--epochs", "1", "--trace", "/nowhere/at/all", "--save"])
-        .arg(&saved);
-    let (code, said) = Rank::spawn(&mut command).end();
+    // More lines than a pipe holds, so that the training waits for this test.
+    command.args(["--dataset", "digits", "--epochs", "60", "--progress", "-", "--save"]).arg(&saved);
+    let mut rank = Rank::spawn(command.arg("--trace").arg(&trace));
+    let mut lines = rank.lines();
+    lines.next().expect("a step").unwrap();
+    std::fs::remove_dir(&folder).unwrap();
+    lines.for_each(drop);
+    let (code, said) = rank.end();
     assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("/nowhere/at/all"), "{said}");
+    assert!(said.contains(&format!("cannot write {}", trace.display())), "{said}");
     Weights::from_safetensors(&std::fs::read(&saved).unwrap()).expect("they are whole");
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -393,11 +393,24 @@ fn replace(path: &Path, bytes: &[u8]) -> Result<(), OutputError> {
     })
 }
 
+/// Whether the files of a training can be written, before it begins: a file is made in each folder, and removed.
+pub(crate) fn check_outputs(args: &Args) -> Result<(), OutputError> {
+    let of_rank_0 = [&args.save, &args.trace].into_iter().filter(|_| args.rank == 0);
+    for path in of_rank_0.chain([&args.report]).flatten() {
+        if path.is_dir() {
+            return Err(refused(path, io::ErrorKind::IsADirectory.into()));
+        }
+        let part = part_of(path);
+        File::create(&part)
+            .and_then(|_| std::fs::remove_file(&part))
+            .map_err(|source| refused(path, source))?;
+    }
+    Ok(())
+}
+
 /// Replaces `path` with a file that is written somewhere else first.
 fn replace_by(path: &Path, write: impl FnOnce(&Path) -> Result<(), OutputError>) -> Result<(), OutputError> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.part", std::process::id()));
-    let part = path.with_file_name(name);
+    let part = part_of(path);
     let keep = || {
         // It is kept once it is on the disk.
         let kept = File::open(&part).and_then(|file| file.sync_all());
@@ -406,6 +419,13 @@ fn replace_by(path: &Path, write: impl FnOnce(&Path) -> Result<(), OutputError>)
     write(&part).and_then(|()| keep()).inspect_err(|_| {
         let _ = std::fs::remove_file(&part); // may not even exist
     })
+}
+
+/// Where a file is written until it is whole.
+fn part_of(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.part", std::process::id()));
+    path.with_file_name(name)
 }
 
 fn refused(path: &Path, source: io::Error) -> OutputError {

@@ -40,7 +40,7 @@ use tracing::warn;
 
 use crate::args::{Args, TransportName, UsageError};
 use crate::expected::Expected;
-use crate::output::{Observer, Report, plural, save, tell_stopped, write_report, write_trace};
+use crate::output::{Observer, Report, check_outputs, plural, save, tell_stopped, write_report, write_trace};
 use shares::Shares;
 
 type Failure = Box<dyn Error>;
@@ -56,6 +56,7 @@ pub(crate) fn run(args: &mut Args) -> Result<(), Failure> {
 /// As one rank of one group; compared with a record, if there is one.
 pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Failure> {
     args.check()?;
+    check_outputs(args)?;
     if let Some(launcher) = args.launched_by {
         end_with(launcher)?;
     }

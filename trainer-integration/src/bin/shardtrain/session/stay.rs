@@ -12,7 +12,7 @@ use shardd_trainer::train::{Progress, StateTransfer};
 
 use super::{Ended, Failure, GoingOn, Group, Session, join_as};
 use crate::args::Args;
-use crate::output::Observer;
+use crate::output::{Observer, check_outputs};
 
 /// This process as a member of a launch whose ranks stay, if it is one.
 pub(super) fn member() -> Result<Option<Member>, Failure> {
@@ -25,6 +25,7 @@ pub(super) fn member() -> Result<Option<Member>, Failure> {
 /// Trains in group after group, until the training is over.
 pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
     args.check()?;
+    check_outputs(args)?;
     let named = Named { report: args.report.take(), progress: args.progress.take() };
     let session = Session::open(args, None)?;
     let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, StateTransfer::default());
