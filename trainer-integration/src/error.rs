@@ -46,6 +46,11 @@ pub enum TrainError {
     /// Ranks were started with different settings or data.
     #[error("rank {rank} differs from rank 0 in {differences}; start all ranks with the same settings")]
     Settings { rank: u32, differences: String },
+    /// The machines of two ranks compute different bits.
+    #[error(
+        "rank {rank} computes other bits than rank 0 in {operations} (instructions {theirs}, rank 0 has {ours}); train on machines of one kind and with one C library, or give --reduce fast, which promises no bits"
+    )]
+    Arithmetic { rank: u32, operations: String, theirs: String, ours: String },
     /// Ranks hold different weights though they must not: a fault in hardware or in this program.
     #[error(
         "rank {rank} holds other weights than rank 0 in block {block} of the model {moment} ({theirs} against {ours}); the machines compute differently"
@@ -139,12 +144,12 @@ impl From<CheckpointError> for TrainError {
 pub enum BadStep {
     /// The loss, or the length of the gradient, is infinite or NaN.
     #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long; lower the learning rate (--lr), or clip (--clip-grad-norm)"
+        "the loss is {loss} and the norm of its gradient {gradient_norm}; lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]
     NotFinite { loss: f64, gradient_norm: f64 },
     /// The same where gradients have been scaled down to the limit.
     #[error(
-        "the loss is {loss} and its gradient {gradient_norm} long, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip-grad-norm)"
+        "the loss is {loss} and the norm of its gradient {gradient_norm}, with loss scaled by {scale}, which is as little as it may be: 16 bits do not hold it; give --precision bf16 or f32, lower the learning rate (--lr), or clip (--clip-grad-norm)"
     )]
     TooLarge { loss: f64, gradient_norm: f64, scale: f32 },
     /// The loss is far above what came before.

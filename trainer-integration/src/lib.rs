@@ -1,6 +1,7 @@
 //! Trains models on what a [`shardd-client`](shardd_client) loader reads, with the same weights on any number of
 //! processes. `docs/PROMISES.md` names the tests of that.
 
+mod arithmetic;
 pub mod block;
 pub mod buckets;
 mod causes;

@@ -4,6 +4,7 @@
 mod account;
 pub(crate) mod agree;
 mod all_reduce;
+pub(crate) mod bits;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
@@ -52,6 +53,7 @@ use crate::zero::{Slicing, Zero};
 use account::Account;
 pub use agree::agree;
 use agree::{ALL_REDUCE, MAY_CHANGE, agree_on, begin, compare, kept, same_training};
+use bits::agree_on_bits;
 pub use feed::Preparation;
 use feed::{Feed, InputDigests, Preparer};
 use guard::Guard;
@@ -831,7 +833,10 @@ impl Training<'_> {
         if config.transport != Transport::Host {
             mine["transport"] = json!("nccl");
         }
-        agree_on(&self.comm, &mine)
+        let settings = agree_on(&self.comm, &mine)?;
+        let (on_cpu, is_exact) = (config.device.kind() == "cpu", config.reduction == Reduction::Exact);
+        agree_on_bits(&self.comm, on_cpu, is_exact, false)?;
+        Ok(settings)
     }
 }
 

@@ -30,6 +30,7 @@ use crate::reduce::{Comm, Reduction, VirtualRanks};
 use crate::scaling::LossScale;
 use crate::tensor_tree::{TensorTree, from_parts, parts_of};
 use crate::train::agree::{agree_on, begin, compare, kept as kept_settings, same_training};
+use crate::train::bits::agree_on_bits;
 use crate::train::check_groups;
 use crate::weights::Weights;
 use crate::zero::Slicing;
@@ -43,19 +44,20 @@ use crate::zero::Slicing;
 /// use burn::module::Module;
 /// use burn::nn::{Linear, LinearConfig};
 /// use burn::tensor::{Device, Tensor, activation::relu};
+/// use shardd_trainer::nn::linear_layer;
 /// use shardd_trainer::{Chain, CrossEntropy, Optimizer, Trainer, block, spawn};
 ///
 /// #[derive(Module, Debug)]
 /// struct Hidden {
 ///     linear: Linear,
 /// }
-/// block!(Hidden, |self, input: Tensor<2>| -> Tensor<2> { relu(self.linear.forward(input)) });
+/// block!(Hidden, |self, input: Tensor<2>| -> Tensor<2> { relu(linear_layer(&self.linear, input)) });
 ///
 /// #[derive(Module, Debug)]
 /// struct Logits {
 ///     linear: Linear,
 /// }
-/// block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+/// block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { linear_layer(&self.linear, input) });
 ///
 /// /// Which of two numbers is larger: inputs `[rows, 2]`, and the answers.
 /// fn rows(step: u64, virtual_rank: u32) -> (Tensor<2>, Vec<u32>) {
@@ -410,7 +412,7 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
     /// The trainer, once all ranks have the same weights.
     ///
     /// # Errors
-    /// When there are more ranks than virtual ranks, ranks have other settings or models, a block would compute other numbers elsewhere, there is a
+    /// When there are more ranks than virtual ranks, ranks have other settings or models, or compute other bits, a block would compute other numbers elsewhere, there is a
     /// checkpoint of another training, a pattern freezes nothing or all of them everything, or another rank is gone or late.
     pub fn build(self) -> Result<Trainer<Input, Output, O>, TrainError> {
         self.precision.check(&self.device)?;
@@ -468,6 +470,7 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> TrainerBuilder
             settings["first loss scale"] = json!(self.loss_scale.factor());
         }
         let settings = kept_settings(&agree_on(&comm, &settings)?);
+        agree_on_bits(&comm, self.device == Device::flex(), self.reduction == Reduction::Exact, true)?;
         if let Some(checkpoint) = &checkpoint {
             same_training(checkpoint, &settings, true, &comm)?;
         }

@@ -92,7 +92,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "shardd-trainer",
-        &["shardd-api", "shardd-client", "shardd-ingest", "shardd-plan", "shardd-store", "shardfmt"],
+        &[
+            "shardd-api",
+            "shardd-client",
+            "shardd-ingest",
+            "shardd-kernels",
+            "shardd-plan",
+            "shardd-store",
+            "shardfmt",
+        ],
     ),
 ];
 
@@ -195,6 +203,7 @@ const CRATE_ROOTS: &[&str] = &[
     "server/certificates/src/lib.rs",
     "server/engine/src/lib.rs",
     "server/src/lib.rs",
+    "trainer-integration/kernels/src/lib.rs",
     "trainer-integration/src/lib.rs",
     "trainer-integration/src/bin/shardtrain/main.rs",
 ];

@@ -14,7 +14,7 @@ use super::ImageShape;
 use crate::block::{Block, Pass};
 use crate::model::Chain;
 use crate::nn::norm::group_norm;
-use crate::nn::{BatchNorm, Dropout, SyncBatchNorm};
+use crate::nn::{BatchNorm, Dropout, SyncBatchNorm, conv2d_layer, linear_layer};
 use crate::weights::Init;
 
 /// The normalisation between layers.
@@ -122,7 +122,7 @@ impl Block for Conv {
     type Output = Tensor<4>;
 
     fn forward(&self, input: Tensor<4>, _: &mut Pass) -> Tensor<4> {
-        self.conv.forward(input)
+        conv2d_layer(&self.conv, input)
     }
 
     fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
@@ -191,7 +191,7 @@ impl Block for ConvNorm {
     type Output = Tensor<4>;
 
     fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
-        relu(self.norm.forward(self.conv.forward(input), pass))
+        relu(self.norm.forward(conv2d_layer(&self.conv, input), pass))
     }
 
     fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {
@@ -219,7 +219,7 @@ impl<const D: usize> Block for Head<D> {
 
     fn forward(&self, input: Tensor<D>, pass: &mut Pass) -> Tensor<2> {
         let features: Tensor<2> = input.flatten(1, D - 1);
-        self.linear.forward(self.dropout.forward(features, pass))
+        linear_layer(&self.linear, self.dropout.forward(features, pass))
     }
 
     fn init(&self, path: &str, _: &[usize]) -> Option<Init> {

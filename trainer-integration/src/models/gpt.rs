@@ -13,7 +13,7 @@ use crate::model::Chain;
 use crate::name_pattern::{listed, without_match};
 use crate::nn::lora::adapter_init;
 use crate::nn::norm::layer_norm;
-use crate::nn::{AdaptedLinear, Dropout, Lora};
+use crate::nn::{AdaptedLinear, Dropout, Lora, matmul};
 use crate::weights::Init;
 
 /// How large a [`gpt`] is.
@@ -264,10 +264,10 @@ impl Attention {
         let mixed = self.mix.forward(input).reshape([rows, length, 3 * self.heads, by_head]).swap_dims(1, 2);
         let part = |at: usize| mixed.clone().narrow(1, at * self.heads, self.heads);
         let (queries, keys, values) = (part(0), part(1), part(2));
-        let scores = queries.matmul(keys.transpose()) * (by_head as f32).sqrt().recip();
+        let scores = matmul(queries, keys.transpose()) * (by_head as f32).sqrt().recip();
         let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
         let scores = scores.mask_fill(later.unsqueeze::<4>(), f32::NEG_INFINITY);
-        let attended = softmax(scores, 3).matmul(values);
+        let attended = matmul(softmax(scores, 3), values);
         self.project.forward(attended.swap_dims(1, 2).reshape([rows, length, width]))
     }
 }
@@ -280,7 +280,8 @@ struct TiedHead {
 crate::block!(TiedHead, |self, input: Tensor<3>, pass| -> Tensor<2> {
     let [rows, length, width] = input.dims();
     let tokens: Tensor<2> = pass.recall(TOKENS);
-    layer_norm(&self.norm, input).reshape([rows * length, width]).matmul(tokens.transpose())
+    let normalised = layer_norm(&self.norm, input).reshape([rows * length, width]);
+    matmul(normalised, tokens.transpose())
 });
 
 #[cfg(test)]

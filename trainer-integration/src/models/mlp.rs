@@ -8,6 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::conv::before_relu;
 use crate::block::{Block, Pass};
 use crate::model::Chain;
+use crate::nn::linear_layer;
 use crate::weights::Init;
 
 /// Linear layers with ReLU between them, of these widths: inputs, hidden ones, classes.
@@ -64,7 +65,7 @@ impl Block for MlpLayer {
     type Output = Tensor<2>;
 
     fn forward(&self, input: Tensor<2>, _: &mut Pass) -> Tensor<2> {
-        let output = self.linear.forward(input);
+        let output = linear_layer(&self.linear, input);
         if self.is_last { output } else { relu(output) }
     }
 

@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::conv::{Head, before_relu};
 use crate::block::{Block, Pass};
 use crate::model::Chain;
-use crate::nn::BatchNorm;
+use crate::nn::{BatchNorm, linear_layer};
 use crate::weights::Init;
 
 /// Standardised columns, two linear layers of 64 with batch normalisation and ReLU, then one linear layer: `[rows, features]` to logits
@@ -79,7 +79,7 @@ impl Block for Dense {
     type Output = Tensor<2>;
 
     fn forward(&self, input: Tensor<2>, pass: &mut Pass) -> Tensor<2> {
-        relu(self.norm.forward(self.linear.forward(input), pass))
+        relu(self.norm.forward(linear_layer(&self.linear, input), pass))
     }
 
     fn init(&self, path: &str, shape: &[usize]) -> Option<Init> {

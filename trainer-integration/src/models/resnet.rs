@@ -9,6 +9,7 @@ use super::ImageShape;
 use super::conv::{ConvNorm, Head, LocalNorm, Norm, before_relu, conv2d};
 use crate::block::{Block, Pass};
 use crate::model::Chain;
+use crate::nn::conv2d_layer;
 use crate::weights::Init;
 
 /// ResNet-18 (He et al., CVPR 2016) as it is used for images of 32 pixels: a 3x3 convolution to 64 channels, four times two residual blocks of 64, 128,
@@ -119,10 +120,10 @@ impl Block for Residual {
     type Output = Tensor<4>;
 
     fn forward(&self, input: Tensor<4>, pass: &mut Pass) -> Tensor<4> {
-        let hidden = relu(self.norm1.forward(self.conv1.forward(input.clone()), pass));
-        let hidden = self.norm2.forward(self.conv2.forward(hidden), pass);
+        let hidden = relu(self.norm1.forward(conv2d_layer(&self.conv1, input.clone()), pass));
+        let hidden = self.norm2.forward(conv2d_layer(&self.conv2, hidden), pass);
         let around = match &self.shortcut {
-            Some(Shortcut { conv, norm }) => norm.forward(conv.forward(input), pass),
+            Some(Shortcut { conv, norm }) => norm.forward(conv2d_layer(conv, input), pass),
             None => input,
         };
         relu(hidden + around)

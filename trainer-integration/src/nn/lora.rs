@@ -4,9 +4,9 @@
 
 use burn::module::{Module, Param};
 use burn::nn::Linear;
-use burn::tensor::module::linear;
 use burn::tensor::{Device, Tensor};
 
+use crate::arithmetic::linear;
 use crate::name_pattern::NamePattern;
 use crate::weights::Init;
 

@@ -2,9 +2,10 @@
 
 use burn::module::{Module, Param, RunningState};
 use burn::nn::{GroupNorm, LayerNorm};
-use burn::tensor::module::{batch_norm, batch_norm_train};
+use burn::tensor::module::batch_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
+use crate::arithmetic::batch_norm_train;
 use crate::block::Pass;
 
 /// How much a micro-batch moves the running statistics.

@@ -43,7 +43,7 @@ impl Check {
         let mut changed = differences(&split(settings, true), &split(&record.settings, true));
         if let Some(launch) = record.launches.last() {
             let (theirs, ours) = (&launch.processor, machine::processor());
-            if *theirs != ours {
+            if !machine::compute_alike(theirs, &ours) {
                 changed = format!("{changed}, processor ({theirs} against {ours})");
             }
             let both = launch.program.zip(machine::program());

@@ -1,0 +1,137 @@
+//! Gradients of the operations.
+
+use burn::backend::Autodiff;
+use burn::backend::autodiff::NodeId;
+use burn::backend::autodiff::checkpoint::base::Checkpointer;
+use burn::backend::autodiff::checkpoint::strategy::CheckpointStrategy;
+use burn::backend::autodiff::grads::Gradients;
+use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
+use burn::backend::ops::ConvOptions;
+use burn::backend::tensor::FloatTensor;
+
+use super::Arithmetic;
+use super::kernels::Kernels;
+
+impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
+    fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        let (wants_left, wants_right) = (left.is_tracked(), right.is_tracked());
+        match Product.prepare::<C>([left.node(), right.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let of_left = wants_right.then(|| step.checkpoint(&left));
+                let of_right = wants_left.then(|| step.checkpoint(&right));
+                let output = B::multiply(left.into_primitive(), right.into_primitive());
+                step.finish((of_left, of_right), output)
+            }
+            OpsKind::UnTracked(step) => {
+                step.finish(B::multiply(left.into_primitive(), right.into_primitive()))
+            }
+        }
+    }
+
+    fn convolution(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        match Convolution.prepare::<C>([input.node(), weight.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let state = (step.checkpoint(&input), step.checkpoint(&weight), options.clone());
+                let output = B::convolve(input.into_primitive(), weight.into_primitive(), options);
+                step.finish(state, output)
+            }
+            OpsKind::UnTracked(step) => {
+                step.finish(B::convolve(input.into_primitive(), weight.into_primitive(), options))
+            }
+        }
+    }
+
+    fn normalise(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let nodes = [input.node(), scale.node(), shift.node()];
+        let constants = |mean, variance| (<FloatTensor<Self>>::new(mean), <FloatTensor<Self>>::new(variance));
+        match Normalisation.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let (of_input, of_scale) = (step.checkpoint(&input), step.checkpoint(&scale));
+                let [input, scale, shift] = [input, scale, shift].map(<FloatTensor<Self>>::into_primitive);
+                let (output, mean, variance) = B::normalise(input, scale, shift, epsilon);
+                let state = (of_input, of_scale, [mean.clone(), variance.clone()], epsilon);
+                let (mean, variance) = constants(mean, variance);
+                (step.finish(state, output), mean, variance)
+            }
+            OpsKind::UnTracked(step) => {
+                let [input, scale, shift] = [input, scale, shift].map(<FloatTensor<Self>>::into_primitive);
+                let (output, mean, variance) = B::normalise(input, scale, shift, epsilon);
+                let (mean, variance) = constants(mean, variance);
+                (step.finish(output), mean, variance)
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Product;
+
+impl<B: Kernels> Backward<B, 2> for Product {
+    /// The sides that the gradient of the other side needs.
+    type State = (Option<NodeId>, Option<NodeId>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [left, right] = ops.parents;
+        let gradient = found.consume::<B>(&ops.node);
+        let (of_left, of_right) = ops.state;
+        let mut value = |node| checkpointer.retrieve_node_output::<FloatTensor<B>>(node);
+        let (of_left, of_right) = (of_left.map(&mut value), of_right.map(&mut value));
+        if let (Some(left), Some(right)) = (left, of_right) {
+            found.register::<B>(left.id, B::multiply(gradient.clone(), B::float_transpose(right)));
+        }
+        if let (Some(right), Some(left)) = (right, of_left) {
+            found.register::<B>(right.id, B::multiply(B::float_transpose(left), gradient));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Convolution;
+
+impl<B: Kernels> Backward<B, 2> for Convolution {
+    type State = (NodeId, NodeId, ConvOptions<2>);
+
+    fn backward(self, ops: Ops<Self::State, 2>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let [of_input, of_weight] = ops.parents;
+        let gradient = found.consume::<B>(&ops.node);
+        let (input, weight, options) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        let weight = checkpointer.retrieve_node_output::<FloatTensor<B>>(weight);
+        if let Some(node) = of_input {
+            let (input, weight, gradient) = (input.clone(), weight.clone(), gradient.clone());
+            found.register::<B>(node.id, B::convolve_back_to_input(input, weight, gradient, options.clone()));
+        }
+        if let Some(node) = of_weight {
+            found.register::<B>(node.id, B::convolve_back_to_weight(input, weight, gradient, options));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Normalisation;
+
+impl<B: Kernels> Backward<B, 3> for Normalisation {
+    type State = (NodeId, NodeId, [FloatTensor<B>; 2], f64);
+
+    fn backward(self, ops: Ops<Self::State, 3>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let gradient = found.consume::<B>(&ops.node);
+        let (input, scale, statistics, epsilon) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        let scale = checkpointer.retrieve_node_output::<FloatTensor<B>>(scale);
+        let gradients = B::normalise_back(input, scale, statistics, epsilon, gradient);
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let Some(node) = node {
+                found.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! The operations on tensors in no graph, and those that their gradients need.
+
+use burn::backend::flex::FlexTensor;
+use burn::backend::ops::{ConvOptions, FloatTensorOps, ModuleOps};
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Backend, Flex, TensorMetadata};
+use burn::tensor::{DType, FloatDType, Shape, TensorData};
+use rayon::prelude::*;
+use shardd_kernels::{BatchNorm, Conv, Level, Matrix, multiply};
+
+/// Of a backend: burn's own operations, unless it has better ones.
+pub(crate) trait Kernels: Backend {
+    /// Of lists of matrices that are equally long.
+    fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_matmul(left, right)
+    }
+
+    fn convolve(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d(input, weight, None, options)
+    }
+
+    fn convolve_back_to_input(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d_x_backward(input, weight, gradient, options)
+    }
+
+    fn convolve_back_to_weight(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self> {
+        Self::conv2d_weight_backward(input, weight, gradient, options)
+    }
+
+    /// Output, mean and biased variance.
+    fn normalise(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+        let found = Self::batch_norm_train(input, scale, shift, epsilon);
+        (found.output, found.mean, found.variance)
+    }
+
+    /// The gradients of input, scale and shift.
+    fn normalise_back(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        [mean, variance]: [FloatTensor<Self>; 2],
+        epsilon: f64,
+        gradient: FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 3] {
+        let found = Self::batch_norm_train_backward(input, scale, mean, variance, epsilon, gradient);
+        [found.x_grad, found.gamma_grad, found.beta_grad]
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl Kernels for burn::backend::Cube {}
+
+impl Kernels for Flex {
+    fn multiply(left: FlexTensor, right: FlexTensor) -> FlexTensor {
+        in_f32(
+            [left, right],
+            |[left, right]| matrices(left, right),
+            |[left, right]| Flex::float_matmul(left, right),
+        )
+    }
+
+    fn convolve(input: FlexTensor, weight: FlexTensor, options: ConvOptions<2>) -> FlexTensor {
+        let Some(conv) = conv(&input.shape(), &weight.shape(), &options) else {
+            return Flex::conv2d(input, weight, None, options);
+        };
+        let shape = output_shape(&conv);
+        in_f32(
+            [input, weight],
+            |[input, weight]| {
+                let (input, weight) = (input.to_contiguous(), weight.to_contiguous());
+                tensor(conv.forward(Level::best(), numbers(&input), numbers(&weight)).expect(FITS), shape)
+            },
+            |[input, weight]| Flex::conv2d(input, weight, None, options),
+        )
+    }
+
+    fn convolve_back_to_input(
+        input: FlexTensor,
+        weight: FlexTensor,
+        gradient: FlexTensor,
+        options: ConvOptions<2>,
+    ) -> FlexTensor {
+        let shape = input.shape();
+        let Some(conv) = conv(&shape, &weight.shape(), &options) else {
+            return Flex::conv2d_x_backward(input, weight, gradient, options);
+        };
+        in_f32(
+            [weight, gradient],
+            |[weight, gradient]| {
+                let (weight, gradient) = (weight.to_contiguous(), gradient.to_contiguous());
+                let found = conv.input_gradient(Level::best(), numbers(&gradient), numbers(&weight));
+                tensor(found.expect(FITS), shape)
+            },
+            |[weight, gradient]| Flex::conv2d_x_backward(input, weight, gradient, options),
+        )
+    }
+
+    fn convolve_back_to_weight(
+        input: FlexTensor,
+        weight: FlexTensor,
+        gradient: FlexTensor,
+        options: ConvOptions<2>,
+    ) -> FlexTensor {
+        let shape = weight.shape();
+        let Some(conv) = conv(&input.shape(), &shape, &options) else {
+            return Flex::conv2d_weight_backward(input, weight, gradient, options);
+        };
+        in_f32(
+            [input, gradient],
+            |[input, gradient]| {
+                let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
+                let found = conv.weight_gradient(Level::best(), numbers(&input), numbers(&gradient));
+                tensor(found.expect(FITS), shape)
+            },
+            |[input, gradient]| Flex::conv2d_weight_backward(input, weight, gradient, options),
+        )
+    }
+
+    fn normalise(
+        input: FlexTensor,
+        scale: FlexTensor,
+        shift: FlexTensor,
+        epsilon: f64,
+    ) -> (FlexTensor, FlexTensor, FlexTensor) {
+        if input.dtype() != DType::F32 {
+            let found = Flex::batch_norm_train(input, scale, shift, epsilon);
+            return (found.output, found.mean, found.variance);
+        }
+        let shape = input.shape();
+        let (input, scale, shift) = (input.to_contiguous(), scale.to_contiguous(), shift.to_contiguous());
+        let norm = norm(&shape, epsilon);
+        let found = norm.forward(Level::best(), numbers(&input), numbers(&scale), numbers(&shift));
+        let of_channels = |numbers| tensor(numbers, Shape::new([norm.channels]));
+        (tensor(found.output, shape), of_channels(found.mean), of_channels(found.variance))
+    }
+
+    fn normalise_back(
+        input: FlexTensor,
+        scale: FlexTensor,
+        [mean, variance]: [FlexTensor; 2],
+        epsilon: f64,
+        gradient: FlexTensor,
+    ) -> [FlexTensor; 3] {
+        if input.dtype() != DType::F32 {
+            let found = Flex::batch_norm_train_backward(input, scale, mean, variance, epsilon, gradient);
+            return [found.x_grad, found.gamma_grad, found.beta_grad];
+        }
+        let shape = input.shape();
+        let (input, gradient, scale) =
+            (input.to_contiguous(), gradient.to_contiguous(), scale.to_contiguous());
+        let norm = norm(&shape, epsilon);
+        let statistics = [numbers(&mean), numbers(&variance)];
+        let found =
+            norm.backward(Level::best(), numbers(&input), numbers(&gradient), numbers(&scale), statistics);
+        let of_channels = |numbers| tensor(numbers, Shape::new([norm.channels]));
+        [tensor(found.input, shape), of_channels(found.scale), of_channels(found.shift)]
+    }
+}
+
+/// Why no size is refused.
+const FITS: &str = "tensors have the numbers of their shapes";
+
+fn tensor(numbers: Vec<f32>, shape: Shape) -> FlexTensor {
+    FlexTensor::from_data(TensorData::new(numbers, shape))
+}
+
+/// Of a tensor that is contiguous.
+fn numbers(tensor: &FlexTensor) -> &[f32] {
+    let (start, end) = tensor.layout().contiguous_offsets().expect("contiguous");
+    &tensor.storage()[start..end]
+}
+
+/// Computes in 32 bits, and rounds to the 16 bits of the inputs where they have no more; inputs of 64 bits are left to burn.
+fn in_f32(
+    inputs: [FlexTensor; 2],
+    compute: impl FnOnce([FlexTensor; 2]) -> FlexTensor,
+    in_f64: impl FnOnce([FlexTensor; 2]) -> FlexTensor,
+) -> FlexTensor {
+    match inputs[0].dtype() {
+        DType::F32 => compute(inputs),
+        DType::F64 => in_f64(inputs),
+        half => {
+            let wide = inputs.map(|input| Flex::float_cast(input, FloatDType::F32));
+            Flex::float_cast(compute(wide), FloatDType::from(half))
+        }
+    }
+}
+
+fn matrices(left: FlexTensor, right: FlexTensor) -> FlexTensor {
+    let (left, right) = (with_forward_strides(left), with_forward_strides(right));
+    let mut shape = left.shape();
+    let rank = shape.num_dims();
+    let (rows, columns) = (shape[rank - 2], right.shape()[rank - 1]);
+    shape[rank - 1] = columns;
+    let mut product = vec![0.0; shape.num_elements()];
+    if product.is_empty() {
+        return tensor(product, shape);
+    }
+    let all = product.par_chunks_mut(rows * columns).enumerate();
+    all.for_each(|(index, product)| {
+        multiply(Level::best(), matrix(&left, index), matrix(&right, index), product)
+    });
+    tensor(product, shape)
+}
+
+/// The same numbers, copied if they are laid out backwards.
+fn with_forward_strides(tensor: FlexTensor) -> FlexTensor {
+    match tensor.layout().strides().iter().all(|&stride| stride >= 0) {
+        true => tensor,
+        false => tensor.to_contiguous(),
+    }
+}
+
+/// One of the matrices of a tensor.
+fn matrix(tensor: &FlexTensor, mut index: usize) -> Matrix<'_> {
+    let (shape, strides) = (tensor.layout().shape(), tensor.layout().strides());
+    let rank = shape.num_dims();
+    let mut start = tensor.layout().start_offset();
+    for axis in (0..rank - 2).rev() {
+        start += index % shape[axis] * strides[axis].unsigned_abs();
+        index /= shape[axis];
+    }
+    let strides = [rank - 2, rank - 1].map(|axis| strides[axis].unsigned_abs());
+    Matrix::strided(&tensor.storage()[start..], [shape[rank - 2], shape[rank - 1]], strides)
+}
+
+/// The convolution, unless it is one that only burn has.
+fn conv(input: &Shape, weight: &Shape, options: &ConvOptions<2>) -> Option<Conv> {
+    if options.groups != 1 {
+        return None;
+    }
+    let conv = Conv {
+        batch: input[0],
+        channels: input[1],
+        height: input[2],
+        width: input[3],
+        outputs: weight[0],
+        kernel: [weight[2], weight[3]],
+        stride: options.stride,
+        padding: options.padding,
+        dilation: options.dilation,
+    };
+    conv.output().is_ok().then_some(conv)
+}
+
+fn output_shape(conv: &Conv) -> Shape {
+    let [height, width] = conv.output().expect("asked before");
+    Shape::new([conv.batch, conv.outputs, height, width])
+}
+
+fn norm(shape: &Shape, epsilon: f64) -> BatchNorm {
+    let (batch, channels) = (shape[0], shape[1]);
+    BatchNorm { batch, channels, pixels: shape.num_elements() / (batch * channels), epsilon: epsilon as f32 }
+}

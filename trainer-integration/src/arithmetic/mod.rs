@@ -1,0 +1,180 @@
+//! Operations whose bits are the same on every processor: those of [`shardd_kernels`] on the CPU, burn's own on other devices.
+//!
+//! burn's products follow the size of the first-level cache, and its sums the width of the vectors. Two machines of one architecture may
+//! therefore compute different bits. [`probe`] finds that out before ranks train together.
+
+mod autodiff;
+mod kernels;
+pub(crate) mod probe;
+
+use burn::backend::ops::ConvOptions;
+use burn::backend::tensor::FloatTensor;
+#[cfg(feature = "cuda")]
+use burn::backend::{Cube, Dispatch, Flex, backend_extension};
+#[cfg(not(feature = "cuda"))]
+use burn::backend::{Dispatch, Flex, backend_extension};
+use burn::nn::conv::Conv2d;
+use burn::nn::{Linear, PaddingConfig2d};
+use burn::tensor::Tensor;
+
+use kernels::Kernels;
+
+/// What burn dispatches to the device of a tensor.
+#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Autodiff)]
+pub(crate) trait Arithmetic: burn::backend::Backend {
+    fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn convolution(
+        input: FloatTensor<Self>,
+        weight: FloatTensor<Self>,
+        options: ConvOptions<2>,
+    ) -> FloatTensor<Self>;
+
+    /// The output, then mean and biased variance of each channel, which are constants to gradients.
+    fn normalise(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+}
+
+macro_rules! without_gradients {
+    ($($(#[$cfg:meta])? $backend:ty),*) => {
+        $($(#[$cfg])?
+        impl Arithmetic for $backend {
+            fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
+                <Self as Kernels>::multiply(left, right)
+            }
+
+            fn convolution(
+                input: FloatTensor<Self>,
+                weight: FloatTensor<Self>,
+                options: ConvOptions<2>,
+            ) -> FloatTensor<Self> {
+                <Self as Kernels>::convolve(input, weight, options)
+            }
+
+            fn normalise(
+                input: FloatTensor<Self>,
+                scale: FloatTensor<Self>,
+                shift: FloatTensor<Self>,
+                epsilon: f64,
+            ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
+                <Self as Kernels>::normalise(input, scale, shift, epsilon)
+            }
+        })*
+    };
+}
+
+without_gradients!(
+    Flex,
+    #[cfg(feature = "cuda")]
+    Cube
+);
+
+/// The product of two matrices, or of two equally long lists of them (`[.., rows, depth]` and `[.., depth, columns]`).
+///
+/// On the CPU its bits are [defined](shardd_kernels#definition), also where the lists have to be repeated.
+///
+/// # Panics
+/// If the shapes do not fit.
+pub fn matmul<const D: usize>(left: Tensor<D>, right: Tensor<D>) -> Tensor<D> {
+    let (ours, theirs) = (left.dims(), right.dims());
+    let (left, right) = match ours[..D - 2] == theirs[..D - 2] {
+        true => (left, right),
+        false => {
+            let common: [usize; D] =
+                std::array::from_fn(|axis| if ours[axis] == 1 { theirs[axis] } else { ours[axis] });
+            let repeated = |tensor: Tensor<D>, own: [usize; D]| {
+                tensor.expand(std::array::from_fn::<usize, D, _>(|axis| {
+                    if axis < D - 2 { common[axis] } else { own[axis] }
+                }))
+            };
+            (repeated(left, ours), repeated(right, theirs))
+        }
+    };
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::product(left.into_dispatch(), right.into_dispatch()))
+}
+
+/// `[.., inputs]` to `[.., outputs]` by a matrix `[inputs, outputs]` and a bias, as [`matmul`].
+pub fn linear<const D: usize>(input: Tensor<D>, weight: Tensor<2>, bias: Option<Tensor<1>>) -> Tensor<D> {
+    let (mut dims, [inputs, outputs]) = (input.dims(), weight.dims());
+    let rows = dims[..D - 1].iter().product();
+    let mut output = matmul(input.reshape([rows, inputs]), weight);
+    if let Some(bias) = bias {
+        output = output + bias.unsqueeze();
+    }
+    dims[D - 1] = outputs;
+    output.reshape(dims)
+}
+
+/// burn's linear layer, computed by [`linear`](fn@linear).
+pub fn linear_layer<const D: usize>(layer: &Linear, input: Tensor<D>) -> Tensor<D> {
+    linear(input, layer.weight.val(), layer.bias.as_ref().map(burn::module::Param::val))
+}
+
+/// burn's convolution layer, with bits that are [defined](shardd_kernels::Conv) on the CPU. Convolutions in groups are burn's own.
+///
+/// # Panics
+/// If the input has other channels than the layer.
+pub fn conv2d_layer(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
+    let [_, channels, height, width] = input.dims();
+    let wanted = layer.weight.dims()[1] * layer.groups;
+    assert_eq!(channels, wanted, "channels of the input and of the layer");
+    let padding = padding(layer, [height, width]);
+    let options = ConvOptions::new_with_padding(layer.stride, padding, layer.dilation, layer.groups);
+    let output = Tensor::from_dispatch(<Dispatch as Arithmetic>::convolution(
+        input.into_dispatch(),
+        layer.weight.val().into_dispatch(),
+        options,
+    ));
+    match &layer.bias {
+        Some(bias) => {
+            let outputs = bias.dims()[0];
+            output + bias.val().reshape([1, outputs, 1, 1])
+        }
+        None => output,
+    }
+}
+
+/// Zeros before and after, of rows and of columns.
+fn padding(layer: &Conv2d, size: [usize; 2]) -> [(usize, usize); 2] {
+    match layer.padding {
+        PaddingConfig2d::Valid => [(0, 0); 2],
+        PaddingConfig2d::Explicit(top, left, bottom, right) => [(top, bottom), (left, right)],
+        PaddingConfig2d::Same => [0, 1].map(|axis| {
+            let (stride, size) = (layer.stride[axis], size[axis]);
+            let covered = (size.div_ceil(stride).max(1) - 1) * stride + layer.kernel_size[axis];
+            let zeros = covered.saturating_sub(size);
+            (zeros / 2, zeros - zeros / 2)
+        }),
+    }
+}
+
+/// What [`batch_norm_train`] finds.
+pub(crate) struct Normalised<const D: usize> {
+    pub(crate) output: Tensor<D>,
+    pub(crate) mean: Tensor<1>,
+    /// Biased.
+    pub(crate) variance: Tensor<1>,
+}
+
+/// Batch normalisation of `[rows, channels, ..]` by its own mean and variance.
+pub(crate) fn batch_norm_train<const D: usize>(
+    input: Tensor<D>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    epsilon: f64,
+) -> Normalised<D> {
+    let (input, scale, shift) = (input.into_dispatch(), scale.into_dispatch(), shift.into_dispatch());
+    let (output, mean, variance) = <Dispatch as Arithmetic>::normalise(input, scale, shift, epsilon);
+    Normalised {
+        output: Tensor::from_dispatch(output),
+        mean: Tensor::from_dispatch(mean),
+        variance: Tensor::from_dispatch(variance),
+    }
+}
+
+#[cfg(test)]
+mod tests;
