@@ -2,7 +2,7 @@
 //! again, and prints the cost. `benches/peers/cnn/run` runs it; by itself: `cargo bench -p shardd-benches
 //! --bench cnn -- --side engine|plain [--seconds S]`.
 //!
-//! Threads are those of `RAYON_NUM_THREADS`. "plain" is the loop of burn's book over the same layers, so that the difference of the two is ours.
+//! Threads are those of `RAYON_NUM_THREADS`. "plain" is the loop of burn's book over the same layers, computed by burn, so that the difference of the two is ours.
 
 use std::time::{Duration, Instant};
 
@@ -18,6 +18,7 @@ use clap::{Parser, ValueEnum};
 use shardd_benches::child::own_cpu_seconds;
 use shardd_benches::picks;
 use shardd_trainer::collective::threads;
+use shardd_trainer::nn::{conv2d_layer, linear_layer};
 use shardd_trainer::{Chain, CrossEntropy, Optimizer, Trainer, block};
 
 /// As in `shardtrain`.
@@ -117,19 +118,23 @@ struct Conv {
     conv: Conv2d,
     pool: MaxPool2d,
 }
-block!(Conv, |self, input: Tensor<4>| -> Tensor<4> { self.pool.forward(relu(self.conv.forward(input))) });
+block!(Conv, |self, input: Tensor<4>| -> Tensor<4> {
+    self.pool.forward(relu(conv2d_layer(&self.conv, input)))
+});
 
 #[derive(Module, Debug)]
 struct Hidden {
     linear: Linear,
 }
-block!(Hidden, |self, input: Tensor<4>| -> Tensor<2> { relu(self.linear.forward(input.flatten(1, 3))) });
+block!(Hidden, |self, input: Tensor<4>| -> Tensor<2> {
+    relu(linear_layer(&self.linear, input.flatten::<2>(1, 3)))
+});
 
 #[derive(Module, Debug)]
 struct Logits {
     linear: Linear,
 }
-block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { self.linear.forward(input) });
+block!(Logits, |self, input: Tensor<2>| -> Tensor<2> { linear_layer(&self.linear, input) });
 
 /// 1 → 16 → 32 channels, 1568-128-10: 206,922 parameters.
 #[derive(Module, Debug)]
