@@ -23,6 +23,7 @@ use crate::weights::Init;
 /// use burn::module::Module;
 /// use burn::nn::Linear;
 /// use burn::tensor::Tensor;
+/// use shardd_trainer::nn::linear_layer;
 /// use shardd_trainer::{Block, Pass};
 ///
 /// #[derive(Module, Debug)]
@@ -35,7 +36,7 @@ use crate::weights::Init;
 ///     type Output = Tensor<2>;
 ///
 ///     fn forward(&self, input: Tensor<2>, _pass: &mut Pass) -> Tensor<2> {
-///         self.linear.forward(input)
+///         linear_layer(&self.linear, input)
 ///     }
 ///     fn decay(&self, _path: &str, _shape: &[usize]) -> f32 {
 ///         0.0
@@ -93,12 +94,13 @@ pub trait Block: Module + 'static {
 /// use burn::module::Module;
 /// use burn::nn::Linear;
 /// use burn::tensor::{Tensor, activation::relu};
+/// use shardd_trainer::nn::linear_layer;
 ///
 /// #[derive(Module, Debug)]
 /// struct Hidden {
 ///     linear: Linear,
 /// }
-/// shardd_trainer::block!(Hidden, |self, input: Tensor<2>| -> Tensor<2> { relu(self.linear.forward(input)) });
+/// shardd_trainer::block!(Hidden, |self, input: Tensor<2>| -> Tensor<2> { relu(linear_layer(&self.linear, input)) });
 /// ```
 #[macro_export]
 macro_rules! block {
