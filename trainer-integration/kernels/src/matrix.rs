@@ -38,7 +38,7 @@ impl<'a> Matrix<'a> {
         Matrix { numbers, rows, columns, row_stride: columns, column_stride: 1 }
     }
 
-    /// Of numbers that are so many places apart from one row to the next, and from one column to the next; 0 repeats a row or a column.
+    /// Of numbers with these distances from row to row and from column to column. A distance of 0 repeats a row or a column.
     ///
     /// # Panics
     /// If there are too few.

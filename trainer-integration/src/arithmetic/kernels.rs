@@ -70,26 +70,21 @@ impl Kernels for burn::backend::Cube {}
 
 impl Kernels for Flex {
     fn multiply(left: FlexTensor, right: FlexTensor) -> FlexTensor {
-        in_f32(
-            [left, right],
-            |[left, right]| matrices(left, right),
-            |[left, right]| Flex::float_matmul(left, right),
-        )
+        if left.dtype() == DType::F64 {
+            return Flex::float_matmul(left, right);
+        }
+        in_f32([left, right], |[left, right]| matrices(left, right))
     }
 
     fn convolve(input: FlexTensor, weight: FlexTensor, options: ConvOptions<2>) -> FlexTensor {
-        let Some(conv) = conv(&input.shape(), &weight.shape(), &options) else {
+        let Some(conv) = conv(&input, &weight, &options) else {
             return Flex::conv2d(input, weight, None, options);
         };
         let shape = output_shape(&conv);
-        in_f32(
-            [input, weight],
-            |[input, weight]| {
-                let (input, weight) = (input.to_contiguous(), weight.to_contiguous());
-                tensor(conv.forward(Level::best(), numbers(&input), numbers(&weight)).expect(FITS), shape)
-            },
-            |[input, weight]| Flex::conv2d(input, weight, None, options),
-        )
+        in_f32([input, weight], |[input, weight]| {
+            let (input, weight) = (input.to_contiguous(), weight.to_contiguous());
+            tensor(conv.forward(Level::best(), numbers(&input), numbers(&weight)).expect(FITS), shape)
+        })
     }
 
     fn convolve_back_to_input(
@@ -98,19 +93,14 @@ impl Kernels for Flex {
         gradient: FlexTensor,
         options: ConvOptions<2>,
     ) -> FlexTensor {
-        let shape = input.shape();
-        let Some(conv) = conv(&shape, &weight.shape(), &options) else {
+        let Some(conv) = conv(&input, &weight, &options) else {
             return Flex::conv2d_x_backward(input, weight, gradient, options);
         };
-        in_f32(
-            [weight, gradient],
-            |[weight, gradient]| {
-                let (weight, gradient) = (weight.to_contiguous(), gradient.to_contiguous());
-                let found = conv.input_gradient(Level::best(), numbers(&gradient), numbers(&weight));
-                tensor(found.expect(FITS), shape)
-            },
-            |[weight, gradient]| Flex::conv2d_x_backward(input, weight, gradient, options),
-        )
+        in_f32([weight, gradient], |[weight, gradient]| {
+            let (weight, gradient) = (weight.to_contiguous(), gradient.to_contiguous());
+            let found = conv.input_gradient(Level::best(), numbers(&gradient), numbers(&weight));
+            tensor(found.expect(FITS), input.shape())
+        })
     }
 
     fn convolve_back_to_weight(
@@ -119,19 +109,14 @@ impl Kernels for Flex {
         gradient: FlexTensor,
         options: ConvOptions<2>,
     ) -> FlexTensor {
-        let shape = weight.shape();
-        let Some(conv) = conv(&input.shape(), &shape, &options) else {
+        let Some(conv) = conv(&input, &weight, &options) else {
             return Flex::conv2d_weight_backward(input, weight, gradient, options);
         };
-        in_f32(
-            [input, gradient],
-            |[input, gradient]| {
-                let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
-                let found = conv.weight_gradient(Level::best(), numbers(&input), numbers(&gradient));
-                tensor(found.expect(FITS), shape)
-            },
-            |[input, gradient]| Flex::conv2d_weight_backward(input, weight, gradient, options),
-        )
+        in_f32([input, gradient], |[input, gradient]| {
+            let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
+            let found = conv.weight_gradient(Level::best(), numbers(&input), numbers(&gradient));
+            tensor(found.expect(FITS), weight.shape())
+        })
     }
 
     fn normalise(
@@ -188,15 +173,10 @@ fn numbers(tensor: &FlexTensor) -> &[f32] {
     &tensor.storage()[start..end]
 }
 
-/// Computes in 32 bits, and rounds to the 16 bits of the inputs where they have no more; inputs of 64 bits are left to burn.
-fn in_f32(
-    inputs: [FlexTensor; 2],
-    compute: impl FnOnce([FlexTensor; 2]) -> FlexTensor,
-    in_f64: impl FnOnce([FlexTensor; 2]) -> FlexTensor,
-) -> FlexTensor {
+/// Computes in 32 bits, and rounds to the 16 bits of the inputs where they have no more.
+fn in_f32(inputs: [FlexTensor; 2], compute: impl FnOnce([FlexTensor; 2]) -> FlexTensor) -> FlexTensor {
     match inputs[0].dtype() {
         DType::F32 => compute(inputs),
-        DType::F64 => in_f64(inputs),
         half => {
             let wide = inputs.map(|input| Flex::float_cast(input, FloatDType::F32));
             Flex::float_cast(compute(wide), FloatDType::from(half))
@@ -242,11 +222,12 @@ fn matrix(tensor: &FlexTensor, mut index: usize) -> Matrix<'_> {
     Matrix::strided(&tensor.storage()[start..], [shape[rank - 2], shape[rank - 1]], strides)
 }
 
-/// The convolution, unless it is one that only burn has.
-fn conv(input: &Shape, weight: &Shape, options: &ConvOptions<2>) -> Option<Conv> {
-    if options.groups != 1 {
+/// The convolution, unless it is one that only burn has: in groups, or in 64 bits.
+fn conv(input: &FlexTensor, weight: &FlexTensor, options: &ConvOptions<2>) -> Option<Conv> {
+    if options.groups != 1 || input.dtype() == DType::F64 {
         return None;
     }
+    let (input, weight) = (input.shape(), weight.shape());
     let conv = Conv {
         batch: input[0],
         channels: input[1],

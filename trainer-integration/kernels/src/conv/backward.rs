@@ -5,7 +5,6 @@ use std::ops::Range;
 use rayon::prelude::*;
 
 use super::Conv;
-use super::forward::taps;
 use super::image::Pixels;
 use super::window::{Tap, Window};
 use crate::level::Level;
@@ -21,12 +20,8 @@ pub(super) fn weight_gradient(
 ) -> Vec<f32> {
     let (tile, kernel) = (Tile::of(level), conv.kernel[0] * conv.kernel[1]);
     let mut gradient = vec![0.0; conv.outputs * conv.taps()];
-    if gradient.is_empty() || output.is_empty() {
-        return gradient;
-    }
-    let image = [conv.channels, conv.height, conv.width];
-    let window = Window { image, pixels, step: conv.stride, taps: taps(conv).collect() };
-    let copy = Pixels::of(&window);
+    let window = Window::of(conv, pixels);
+    let (image, copy) = (window.image, Pixels::of(&window));
     let mut copies = vec![0.0; conv.batch * copy.image_len()];
     let images = input.par_chunks_exact(image.iter().product());
     images
@@ -126,12 +121,10 @@ impl Inputs<'_> {
         let channels = self.window.image[0];
         let end = (first + width).min(self.window.taps.len());
         let (mut runs, mut column) = (Vec::new(), first);
-        // The taps of the first channel are the places of the kernel.
-        let places = self.window.taps.len() / channels;
         while column < end {
             let (place, channel) = (column / channels, column % channels);
             let len = (channels - channel).min(end - column);
-            debug_assert!(place < places);
+            // The taps of the first channel are the places of the kernel.
             let from = self.copy.place(Tap { channel, ..self.window.taps[place] });
             runs.push(Run { from, column: column - first, len });
             column += len;

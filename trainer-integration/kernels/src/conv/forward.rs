@@ -21,26 +21,12 @@ pub(super) fn forward(
     input: &[f32],
     weight: &[f32],
 ) -> Vec<f32> {
-    let window = Window {
-        image: [conv.channels, conv.height, conv.width],
-        pixels,
-        step: conv.stride,
-        taps: taps(conv).collect(),
-    };
+    let window = Window::of(conv, pixels);
     let depth = conv.taps();
     let weight = Strided { numbers: weight, lanes: conv.outputs, depth, lane_stride: depth, step_stride: 1 };
     let part =
         Part { weight: Packed::new(&weight, Tile::of(level).rows), window, first: [0, 0], step: [1, 1] };
     images(level, input, conv.outputs, pixels, conv.batch, &[part])
-}
-
-/// Of a number of the weight, in their order: the place in the input, relative to where a pixel of the output begins.
-pub(super) fn taps(conv: &Conv) -> impl Iterator<Item = Tap> + use<> {
-    let Conv { channels, kernel: [rows, columns], padding, dilation, .. } = *conv;
-    let at = move |axis: usize, index: usize| (index * dilation[axis]) as isize - padding[axis].0 as isize;
-    (0..channels).flat_map(move |channel| {
-        (0..rows).flat_map(move |y| (0..columns).map(move |x| Tap { channel, y: at(0, y), x: at(1, x) }))
-    })
 }
 
 /// Of a stride of 2, the even and the odd rows of the input are read by different rows of the kernel. Each of these parts of

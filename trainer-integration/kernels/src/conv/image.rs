@@ -34,8 +34,7 @@ impl Rows {
 
     /// Where the tap of the first pixel lies.
     pub(super) fn place(&self, tap: Tap) -> usize {
-        let [y, x] = [tap.y + self.margin.before[0] as isize, tap.x + self.margin.before[1] as isize]
-            .map(isize::unsigned_abs);
+        let [y, x] = self.margin.place(tap);
         tap.channel * self.channel_len() + y * self.row_len() + self.column(x)
     }
 
@@ -82,8 +81,7 @@ impl Pixels {
 
     /// Where the tap of the first pixel lies.
     pub(super) fn place(&self, tap: Tap) -> usize {
-        let [y, x] = [tap.y + self.margin.before[0] as isize, tap.x + self.margin.before[1] as isize]
-            .map(isize::unsigned_abs);
+        let [y, x] = self.margin.place(tap);
         y * self.row_len() + x * self.channels + tap.channel
     }
 

@@ -1,5 +1,7 @@
 //! Which numbers of an image a pixel of the result is summed from.
 
+use super::Conv;
+
 /// One step of the depth: a channel, and a place relative to where a pixel of the result begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tap {
@@ -29,6 +31,18 @@ pub(super) struct Margin {
 }
 
 impl Window {
+    /// The pixels of a convolution's output; one tap for each number of the weight of an output channel, in their order.
+    pub(super) fn of(conv: &Conv, pixels: [usize; 2]) -> Window {
+        let Conv { channels, height, width, kernel: [rows, columns], stride, .. } = *conv;
+        let at = |axis: usize, index: usize| {
+            (index * conv.dilation[axis]) as isize - conv.padding[axis].0 as isize
+        };
+        let taps = (0..channels).flat_map(|channel| {
+            (0..rows).flat_map(move |y| (0..columns).map(move |x| Tap { channel, y: at(0, y), x: at(1, x) }))
+        });
+        Window { image: [channels, height, width], pixels, step: stride, taps: taps.collect() }
+    }
+
     pub(super) fn margin(&self) -> Margin {
         let places = |tap: &Tap| [tap.y, tap.x];
         let mut margin = Margin { before: [0; 2], size: [0; 2] };
@@ -42,5 +56,12 @@ impl Window {
             margin.size[axis] = before + end;
         }
         margin
+    }
+}
+
+impl Margin {
+    /// Row and column of a tap of the first pixel.
+    pub(super) fn place(&self, tap: Tap) -> [usize; 2] {
+        [tap.y + self.before[0] as isize, tap.x + self.before[1] as isize].map(isize::unsigned_abs)
     }
 }
