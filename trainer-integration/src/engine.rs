@@ -42,6 +42,7 @@ use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Norm, Optimizer, Rule};
 use crate::random::Key;
+use crate::reduce::fixed::{Fit, FixedSum, GradientRanges};
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
 use crate::scaling::LossScale;
 use crate::tensor_tree::{Part, TensorTree, from_parts};
@@ -101,6 +102,8 @@ struct Reducer {
     compressors: Vec<Arc<Mutex<Compressor>>>,
     /// Where gradients are added up on the device.
     device_sums: Option<Arc<Mutex<Box<dyn DeviceSums>>>>,
+    /// Of the gradients of the next step, by trained parameter of all blocks in order, for exact sums.
+    ranges: GradientRanges,
 }
 
 /// The parts of weights and state that this rank keeps, and the way of updated weights to the other ranks.
@@ -163,7 +166,8 @@ pub struct StepLoss {
     pub gradient_norm: f64,
     /// The factor of gradients on their way, removed at its end ([`LossScale`]).
     pub scale: Option<LossScale>,
-    /// That was too much for 16 bits: nothing has changed but the scale, which is lower for the next step.
+    /// A gradient was too large for 16 bits, or for the range of exact sums ([`GradientRanges`]): nothing has changed but the scale,
+    /// which is lower for the next step, or the range, which is wider.
     pub is_overflow: bool,
 }
 
@@ -254,6 +258,9 @@ struct StepInProgress {
     reductions: Vec<Reducing>,
     /// By bucket: of this rank's slices the sums of all ranks so far, where every call sends its own.
     sliced: Vec<Option<Numbers<f32>>>,
+    /// By trained parameter: the largest exponent field of the gradients of this rank's virtual ranks; none where sums are
+    /// not in whole numbers.
+    largest: Vec<u8>,
 }
 
 /// The sums of a bucket over all ranks.
@@ -289,8 +296,8 @@ struct Summed {
 /// The gradients of a bucket, of the virtual ranks so far.
 #[derive(Debug)]
 enum BucketSum {
-    Exact(Partials<f32>),
-    /// The same in 16 bits.
+    Exact(FixedSum),
+    /// In 16 bits.
     Rounded(Partials<bf16>),
     Fast(Option<Numbers<f32>>),
 }
@@ -342,8 +349,9 @@ impl Engine {
         let rule = rule.into();
         let buckets = buckets_of(&blocks, zero, BucketSizes::default());
         let spare = Spare::new(zero, &ledger);
+        let ranges = GradientRanges::new(blocks.iter().map(BlockState::trained_count).sum());
         let precision = Precision::default();
-        Engine {
+        let mut engine = Engine {
             model,
             compute: Compute { device, precision, scale: None, first_trained, most_rows: None },
             ranks,
@@ -358,6 +366,7 @@ impl Engine {
                 table: None,
                 compressors: Vec::new(),
                 device_sums: None,
+                ranges,
             },
             running,
             comm,
@@ -366,7 +375,9 @@ impl Engine {
             spare,
             times: Times { updating: Duration::ZERO, reducing: Duration::ZERO, tracer: Tracer::off() },
             notes: Notes::default(),
-        }
+        };
+        engine.prepare_spare();
+        engine
     }
 
     /// Gives a block its weights, of which this rank keeps its own.
@@ -411,6 +422,17 @@ impl Engine {
         self.compute.scale
     }
 
+    /// The range of the gradients of the next step, where they are added up in whole numbers.
+    pub(crate) fn gradient_ranges(&self) -> Option<GradientRanges> {
+        self.sums_whole().then(|| self.reducer.ranges.clone())
+    }
+
+    /// Whether gradients are added up in whole numbers. Those of a single virtual rank are their sum.
+    fn sums_whole(&self) -> bool {
+        let Reducer { reduction, reduce_dtype, .. } = self.reducer;
+        self.ranks.count > 1 && reduction == Reduction::Exact && reduce_dtype == ReduceDtype::F32
+    }
+
     /// With another way to add gradients up, which all ranks choose alike.
     ///
     /// # Panics
@@ -423,6 +445,7 @@ impl Engine {
         );
         self.reducer.reduction = reduction;
         self.prepare_compressors();
+        self.prepare_spare();
         self
     }
 
@@ -435,6 +458,7 @@ impl Engine {
     pub fn with_reduce_dtype(mut self, reduce_dtype: ReduceDtype) -> Engine {
         assert_eq!(reduce_dtype.refusal(self.reducer.reduction), None);
         self.reducer.reduce_dtype = reduce_dtype;
+        self.prepare_spare();
         self
     }
 
@@ -456,6 +480,11 @@ impl Engine {
         assert_eq!(self.slices.zero, Zero::Nothing, "added up on the device");
         self.reducer.device_sums = Some(Arc::new(Mutex::new(sums)));
         self
+    }
+
+    fn prepare_spare(&mut self) {
+        let are_apart = self.sums_whole() && self.virtual_ranks().len() > 1;
+        self.spare.outlive(self.slices.zero <= Zero::Moments && !are_apart);
     }
 
     fn prepare_compressors(&mut self) {
@@ -589,7 +618,7 @@ impl Engine {
         let computed = Instant::now();
         let tracer = self.times.tracer.clone();
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
-        let StepInProgress { running, scalars, reductions, sliced, hashers, .. } =
+        let StepInProgress { running, scalars, reductions, sliced, hashers, largest, .. } =
             self.begun.take().expect("a step is under way");
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
@@ -599,7 +628,9 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let Summed { gradient, totals, norm, factor, trust } = match self.sum_up(reductions, sliced, totals) {
+        let largest = self.largest_of_all(largest);
+        let summed = self.sum_up(reductions, sliced, totals).and_then(|summed| Ok((summed, largest.wait()?)));
+        let (Summed { gradient, totals, norm, factor, trust }, largest) = match summed {
             Ok(summed) => summed,
             Err(error) => {
                 self.running = running;
@@ -608,14 +639,21 @@ impl Engine {
         };
         drop(waiting);
         let (sum, correct, samples) = (totals[0], totals[1] as u64, totals[2] as u64);
-        let (scale, gradient_norm) = (self.compute.scale, norm.value());
+        let scale = self.compute.scale;
+        let (gradient_norm, factor, fits) = match self.reducer.judge(&largest) {
+            Fit::Fits => (norm.value(), factor, true),
+            Fit::TooLarge => (f64::INFINITY, factor, false),
+            // Sums in whole numbers show nothing of it.
+            Fit::NotFinite => (f64::NAN, f32::NAN, true),
+        };
         // Squares are added in double precision: the length is a number if, and only if, every gradient is one.
-        let is_overflow = !gradient_norm.is_finite() && scale.is_some_and(LossScale::can_fall);
+        let is_finite = gradient_norm.is_finite() || !fits;
+        let is_overflow = !fits || !is_finite && scale.is_some_and(LossScale::can_fall);
         let loss = StepLoss { sum, correct, samples, gradient_norm, scale, is_overflow };
         self.times.reducing = computed.elapsed();
         let is_taken = !is_overflow && take(&loss);
-        self.compute.scale =
-            scale.map(if gradient_norm.is_finite() { LossScale::held } else { LossScale::fallen });
+        self.compute.scale = scale.map(if is_finite { LossScale::held } else { LossScale::fallen });
+        self.reducer.learn(&largest);
         self.reducer.compressors.iter().for_each(|compressor| lock(compressor).conclude(is_taken));
         if is_taken {
             self.update(self.rule_here().optimizer, &gradient, factor, &trust, plan.rate);
@@ -647,6 +685,29 @@ impl Engine {
         let factor = (share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)))) as f32;
         let trust = self.trust_ratios(rule.optimizer, &gradient, factor)?;
         Ok(Summed { gradient, totals, norm, factor, trust })
+    }
+
+    /// Has all ranks find the largest exponent fields of their gradients together.
+    fn largest_of_all(&self, mine: Vec<u8>) -> Pending<Vec<u8>> {
+        self.comm.submit(move |collective| {
+            if mine.is_empty() || collective.world() == 1 {
+                return Ok(mine);
+            }
+            let all = collective.all_gather(&mine)?;
+            let mut largest = mine;
+            for (rank, message) in all.iter().enumerate() {
+                let theirs = message.bytes();
+                if theirs.len() != largest.len() {
+                    let what = format!("{} trained parameters, and not {}", theirs.len(), largest.len());
+                    return Err(CollectiveError::Malformed { rank: rank as u32, what });
+                }
+                largest
+                    .iter_mut()
+                    .zip(theirs)
+                    .for_each(|(largest, theirs)| *largest = (*largest).max(*theirs));
+            }
+            Ok(largest)
+        })
     }
 
     /// The rule without what deep gradient compression does before the gradients are sent: momentum, and clipping. Each
@@ -695,6 +756,19 @@ impl Engine {
         let is_full = self.model.stages.first().is_some_and(|stage| stage.wants_full_input());
         let precision = if is_full { Precision::F32 } else { self.compute.precision };
         input.into_iter().map(|part| part.cast(precision.dtype())).collect()
+    }
+}
+
+impl Reducer {
+    /// Whether the sums are right, if they are in whole numbers; [`GradientRanges`].
+    fn judge(&self, largest: &[u8]) -> Fit {
+        if largest.is_empty() { Fit::Fits } else { self.ranges.fit(largest) }
+    }
+
+    fn learn(&mut self, largest: &[u8]) {
+        if !largest.is_empty() {
+            self.ranges = self.ranges.next(largest);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use shardd_client::loader::Deliveries;
 
 use crate::exact::Exact;
 use crate::optim::Plateau;
+use crate::reduce::fixed::GradientRanges;
 use crate::scaling::LossScale;
 
 /// The state of a training in a checkpoint besides its numbers.
@@ -29,12 +30,15 @@ pub struct ProgressSoFar {
     /// How often they became those of the checkpoint before this one.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub rolled_back: u32,
-    /// Steps whose gradients were too large for 16 bits; they are among those that were skipped.
+    /// Steps whose gradients were too large for 16 bits, or for the range of exact sums; they are among those that were skipped.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub overflows: u64,
     /// The factor of the gradients of the next step, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub loss_scale: Option<LossScale>,
+    /// The range of the gradients of the next step, where they are added up in whole numbers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gradient_ranges: Option<GradientRanges>,
     /// The learning rate and what decides its next fall, where the losses of epochs do.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plateau: Option<Plateau>,

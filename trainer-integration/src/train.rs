@@ -182,7 +182,7 @@ pub struct Progress {
     pub loss: f64,
     /// Share of the step's samples answered rightly before the update.
     pub accuracy: f64,
-    /// The step was bad, or its gradients too large for 16 bits, and the weights are those before it.
+    /// The step was bad, or its gradients too large for 16 bits or for exact sums, and the weights are those before it.
     pub is_skipped: bool,
     /// The factor of gradients on their way through 16 bits ([`LossScale`]); none where they are not.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -252,9 +252,9 @@ pub struct Trained {
     pub audits: Vec<Audit>,
     /// Steps, those that were skipped among them.
     pub steps: u64,
-    /// Of these, how many were bad and left the weights as they were, or had gradients too large for 16 bits.
+    /// Of these, how many were bad and left the weights as they were, or had gradients too large for 16 bits or for exact sums.
     pub skipped_steps: u64,
-    /// Of these, how many had gradients too large for 16 bits.
+    /// Of these, how many had gradients too large for 16 bits or for exact sums.
     pub overflows: u64,
     /// The factor of the next step's gradients on their way through 16 bits.
     pub loss_scale: Option<LossScale>,

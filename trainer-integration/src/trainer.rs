@@ -189,8 +189,8 @@ impl<Input: TensorTree, Output: TensorTree, O: Objective<Output>> Trainer<Input,
     }
 
     /// One update at this learning rate, on the micro-batches that each virtual rank of this rank has: an input and its target, or several, or
-    /// none. Those of [`Trainer::no_sync`] before it count as well. In [`Precision::F16`] a step may result
-    /// only in a lower scale for the next ([`StepLoss::is_overflow`]).
+    /// none. Those of [`Trainer::no_sync`] before it count as well. A step with gradients that are much larger than those before may result
+    /// only in a wider range for the next, and so may one in [`Precision::F16`] ([`StepLoss::is_overflow`]).
     ///
     /// # Errors
     /// When another rank is gone or late, or the device has no memory for a micro-batch; the weights are then of no further use. When gradients are

@@ -30,6 +30,7 @@
 //! multiplication with zero.
 
 mod conv;
+mod fixed;
 mod level;
 mod matrix;
 mod norm;
@@ -40,6 +41,7 @@ mod sum;
 mod testkit;
 
 pub use conv::{Conv, ConvError};
+pub use fixed::{add_whole, from_whole, largest_exponent};
 pub use level::Level;
 pub use matrix::{Matrix, multiply};
 pub use norm::{BatchNorm, NormGradient, Normalised};

@@ -93,6 +93,16 @@ impl BlockState {
         self.ownership.trained
     }
 
+    /// How many parameters are trained.
+    pub(super) fn trained_count(&self) -> usize {
+        self.trained.len()
+    }
+
+    /// How many numbers each trained parameter has.
+    pub(super) fn trained_lengths(&self) -> impl Iterator<Item = usize> {
+        self.trained.iter().map(|it| it.range.len())
+    }
+
     /// The trained parameters whose steps have a trust ratio, each with its pieces in a slice of the block.
     fn adapted(
         &self,

@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use blake3::Hasher;
 use burn::tensor::{Tensor, TensorData};
+use shardd_kernels::{Level, largest_exponent};
 use tracing::warn;
 
+use super::block::BlockState;
 use super::gather::Lent;
 use super::memory::{Piece, at_once, is_out_of_memory, pieces};
 use super::scatter::Scatter;
@@ -25,6 +27,7 @@ use crate::flat_block::{Use, to_numbers};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
+use crate::reduce::fixed::{self, FixedSum, Scales};
 use crate::reduce::rounded::{rounded, widen};
 use crate::reduce::{Partials, Reduction, VirtualRanks, all_reduce};
 use crate::trace::Lane;
@@ -97,9 +100,10 @@ impl Engine {
             ],
             samples: None,
             there: vec![None; buckets],
-            sums: (0..buckets).map(|_| self.no_sum()).collect(),
+            sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
             reductions: Vec::with_capacity(buckets),
             sliced: (0..buckets).map(|_| None).collect(),
+            largest: vec![0; if self.sums_whole() { self.reducer.ranges.len() } else { 0 }],
         }
     }
 
@@ -461,8 +465,15 @@ impl Engine {
             let _span = self.times.tracer.span(Lane::Compute, || format!("digest bucket {bucket}"));
             digest(hasher, bytemuck::cast_slice(&sum));
         }
+        if !begun.largest.is_empty() {
+            self.note_largest(bucket, &sum, &mut begun.largest);
+        }
         match &mut begun.sums[bucket] {
-            BucketSum::Exact(partials) => partials.push(virtual_rank, sum),
+            BucketSum::Exact(fixed) => {
+                for room in fixed.push(sum) {
+                    self.spare.return_gradient(bucket, room);
+                }
+            }
             BucketSum::Rounded(partials) => {
                 partials.push(virtual_rank, rounded(&sum, &self.ledger));
                 self.spare.return_gradient(bucket, sum);
@@ -480,7 +491,7 @@ impl Engine {
             let sum = self.wait_for(last)?;
             begun.reductions.push(Reducing::Done(Reduced { sum, spare: None }));
         }
-        let sum = std::mem::replace(&mut begun.sums[bucket], self.no_sum());
+        let sum = std::mem::replace(&mut begun.sums[bucket], BucketSum::Fast(None));
         let reduction = self.reduce(bucket, sum, begun);
         begun.reductions.push(reduction);
         Ok(())
@@ -550,11 +561,36 @@ impl Engine {
     }
 
     /// Of no virtual rank.
-    pub(super) fn no_sum(&self) -> BucketSum {
+    fn no_sum(&self, bucket: usize) -> BucketSum {
         match (self.reducer.reduction, self.reducer.reduce_dtype) {
-            (Reduction::Exact, ReduceDtype::F32) => BucketSum::Exact(Partials::new(self.ranks.count)),
+            (Reduction::Exact, ReduceDtype::F32) => {
+                BucketSum::Exact(FixedSum::new(self.scales(bucket), self.virtual_ranks().len(), &self.ledger))
+            }
             (Reduction::Exact, ReduceDtype::Bf16) => BucketSum::Rounded(Partials::new(self.ranks.count)),
             (Reduction::Fast(_), _) => BucketSum::Fast(None),
+        }
+    }
+
+    /// The trained parameters of a bucket in order: the place of each among those of all blocks, and its length.
+    fn trained_of(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
+        self.reducer.buckets.places(bucket).flat_map(|(block, _)| {
+            let before: usize = self.blocks[..block].iter().map(BlockState::trained_count).sum();
+            self.blocks[block].trained_lengths().enumerate().map(move |(at, length)| (before + at, length))
+        })
+    }
+
+    fn scales(&self, bucket: usize) -> Scales {
+        let places = |parameter| self.reducer.ranges.places(parameter, self.ranks.count);
+        Scales::new(self.trained_of(bucket).map(|(parameter, length)| (length, places(parameter))))
+    }
+
+    /// Notes how large the numbers of a virtual rank are, parameter by parameter.
+    fn note_largest(&self, bucket: usize, numbers: &[f32], largest: &mut [u8]) {
+        let mut rest = numbers;
+        for (parameter, length) in self.trained_of(bucket) {
+            let (own, others) = rest.split_at(length);
+            rest = others;
+            largest[parameter] = largest[parameter].max(largest_exponent(Level::best(), own));
         }
     }
 
@@ -573,9 +609,9 @@ impl Engine {
         let table = self.reducer.table.clone();
         let compressor = self.reducer.compressors.get(bucket).map(Arc::clone);
         Reducing::UnderWay(match (sum, compressor) {
-            (BucketSum::Exact(partials), _) => self.comm.submit(move |collective| {
+            (BucketSum::Exact(sum), _) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                Ok(Reduced { sum: all_reduce(collective, ranks, partials)?, spare: None })
+                Ok(Reduced { sum: fixed::all_reduce(collective, ranks, sum)?, spare: None })
             }),
             (BucketSum::Rounded(partials), _) => {
                 let mut sum = self.spare.gradients(bucket, self.reducer.buckets.len(bucket));
@@ -629,26 +665,29 @@ impl Engine {
             outlives,
         };
         // Sums made in any order are added up once more in that of the ranks.
+        let by_rank = VirtualRanks { count: world, world };
         let (ranks, sum) = match (sum, self.reducer.reduce_dtype) {
-            (BucketSum::Fast(sum), dtype) => {
+            (BucketSum::Fast(sum), ReduceDtype::F32) => {
+                let partials = Partials::of(world, rank, sum.unwrap_or_default());
+                return Reducing::UnderWay(self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    let (sum, spare) = scatter.sums(collective, by_rank, partials)?;
+                    Ok(Reduced { sum, spare })
+                }));
+            }
+            (BucketSum::Fast(sum), ReduceDtype::Bf16) => {
                 let sum = sum.unwrap_or_default();
-                let sum = match dtype {
-                    ReduceDtype::F32 => BucketSum::Exact(Partials::of(world, rank, sum)),
-                    ReduceDtype::Bf16 => {
-                        let halves = rounded(&sum, &self.ledger);
-                        self.spare.return_gradient(bucket, sum);
-                        BucketSum::Rounded(Partials::of(world, rank, halves))
-                    }
-                };
-                (VirtualRanks { count: world, world }, sum)
+                let halves = rounded(&sum, &self.ledger);
+                self.spare.return_gradient(bucket, sum);
+                (by_rank, BucketSum::Rounded(Partials::of(world, rank, halves)))
             }
             (sum, _) => (self.ranks, sum),
         };
         Reducing::UnderWay(match sum {
             BucketSum::Fast(_) => unreachable!("made a part of the ranks' tree"),
-            BucketSum::Exact(partials) => self.comm.submit(move |collective| {
+            BucketSum::Exact(sum) => self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                let (sum, spare) = scatter.sums(collective, ranks, partials)?;
+                let (sum, spare) = scatter.fixed_sums(collective, ranks, sum)?;
                 Ok(Reduced { sum, spare })
             }),
             BucketSum::Rounded(partials) => {

@@ -6,6 +6,7 @@ use bytemuck::Pod;
 
 use crate::collective::{Collective, CollectiveError, sums};
 use crate::ledger::Numbers;
+use crate::reduce::fixed::{self, FixedSum};
 use crate::reduce::grouped::{reduce_scatter_by_groups, with_owners};
 use crate::reduce::{Partials, VirtualRanks, reduce_scatter};
 
@@ -34,24 +35,57 @@ impl Scatter {
         ranks: VirtualRanks,
         partials: Partials<T>,
     ) -> Result<(Numbers<T>, Option<Numbers<T>>), CollectiveError> {
-        let own = &self.kept[self.place as usize];
         let whole = if self.is_by_groups {
             let size = self.kept.len() as u32;
             reduce_scatter_by_groups(collective, ranks, partials, size, &self.kept)?
         } else {
-            let owned = |rank: u32| self.owned[rank as usize].clone();
-            let mut whole = reduce_scatter(collective, ranks, partials, &owned)?;
-            if self.replicas.len() > 1 {
-                let parts = self.replicas.iter().map(|rank| &self.owned[*rank as usize]);
-                sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
-            }
-            whole
+            let whole = reduce_scatter(collective, ranks, partials, &|rank| self.owned_by(rank))?;
+            self.gathered(collective, whole)?
         };
-        if self.outlives {
-            return Ok((whole, None));
+        Ok(self.kept_of(whole))
+    }
+
+    /// The same of sums in whole numbers.
+    pub(super) fn fixed_sums(
+        &self,
+        collective: &mut dyn Collective,
+        ranks: VirtualRanks,
+        mine: FixedSum,
+    ) -> Result<(Numbers<f32>, Option<Numbers<f32>>), CollectiveError> {
+        let whole = if self.is_by_groups {
+            let size = self.kept.len() as u32;
+            fixed::reduce_scatter_by_groups(collective, ranks, mine, size, &self.kept)?
+        } else {
+            let whole = fixed::reduce_scatter(collective, ranks, mine, &|rank| self.owned_by(rank))?;
+            self.gathered(collective, whole)?
+        };
+        Ok(self.kept_of(whole))
+    }
+
+    fn owned_by(&self, rank: u32) -> Vec<Range<usize>> {
+        self.owned[rank as usize].clone()
+    }
+
+    /// With the sums of the other ranks that keep what this one keeps.
+    fn gathered<T: Pod>(
+        &self,
+        collective: &mut dyn Collective,
+        mut whole: Numbers<T>,
+    ) -> Result<Numbers<T>, CollectiveError> {
+        if self.replicas.len() > 1 {
+            let parts = self.replicas.iter().map(|rank| &self.owned[*rank as usize]);
+            sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
         }
+        Ok(whole)
+    }
+
+    fn kept_of<T: Pod>(&self, whole: Numbers<T>) -> (Numbers<T>, Option<Numbers<T>>) {
+        if self.outlives {
+            return (whole, None);
+        }
+        let own = &self.kept[self.place as usize];
         let mut sums = whole.another(own.iter().map(ExactSizeIterator::len).sum());
         own.iter().for_each(|range| sums.growing().extend_from_slice(&whole[range.clone()]));
-        Ok((sums, Some(whole)))
+        (sums, Some(whole))
     }
 }

@@ -11,7 +11,8 @@ use crate::ledger::{Held, Kind, Ledger, Numbers};
 #[derive(Debug)]
 pub(super) struct Spare {
     ledger: Ledger,
-    zero: Zero,
+    /// Whether the memory of a bucket's gradient becomes that of its sums, and stays.
+    outlives: bool,
     /// Of gradients: by bucket, or, where buckets do not outlive their sums, of any two.
     gradients: Vec<Numbers<f32>>,
     gathered: Pool,
@@ -22,14 +23,21 @@ const BUCKETS_AT_ONCE: usize = 2;
 
 impl Spare {
     pub(super) fn new(zero: Zero, ledger: &Ledger) -> Spare {
-        Spare { ledger: ledger.clone(), zero, gradients: Vec::new(), gathered: Pool::new(ledger) }
+        let outlives = zero <= Zero::Moments;
+        Spare { ledger: ledger.clone(), outlives, gradients: Vec::new(), gathered: Pool::new(ledger) }
+    }
+
+    /// Whether the memory of a bucket's gradient becomes that of its sums.
+    pub(super) fn outlive(&mut self, outlives: bool) {
+        self.outlives = outlives;
+        self.forget_gradients();
     }
 
     /// Room for the gradients of a bucket, of this number of numbers.
     pub(super) fn gradients(&mut self, bucket: usize, length: usize) -> Numbers<f32> {
-        let found = match self.zero {
-            Zero::Nothing | Zero::Moments => self.gradients.get_mut(bucket).map(std::mem::take),
-            Zero::Gradients | Zero::Parameters => {
+        let found = match self.outlives {
+            true => self.gradients.get_mut(bucket).map(std::mem::take),
+            false => {
                 let fits = |room: &Numbers<f32>| room.capacity() >= length;
                 let place = self.gradients.iter().position(fits).or(self.gradients.len().checked_sub(1));
                 place.map(|place| self.gradients.swap_remove(place))
@@ -56,7 +64,7 @@ impl Spare {
 
     /// Keeps the memory of a bucket whose gradient has been copied elsewhere.
     pub(super) fn return_gradient(&mut self, bucket: usize, room: Numbers<f32>) {
-        if self.zero >= Zero::Gradients {
+        if !self.outlives {
             return self.keep_gradient(room);
         }
         if self.gradients.len() <= bucket {
@@ -67,7 +75,7 @@ impl Spare {
 
     /// Keeps the memory of all buckets, if it is that of whole ones.
     pub(super) fn keep_gradients(&mut self, gradients: Vec<Numbers<f32>>) {
-        if self.zero <= Zero::Moments {
+        if self.outlives {
             self.gradients = gradients;
         }
     }

@@ -17,6 +17,7 @@ use crate::name_pattern::NamePattern;
 use crate::nn::lora::is_adapter;
 use crate::optim::Moments;
 use crate::progress::ProgressSoFar;
+use crate::reduce::fixed::GradientRanges;
 use crate::weights::{Wanted, Weights, WeightsError, ranges};
 use crate::zero::Zero;
 
@@ -83,7 +84,8 @@ impl Engine {
             held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
         }
         let residual = self.residual().map(|it| it.residual);
-        let progress = ProgressSoFar { loss_scale: self.compute.scale, ..progress };
+        let gradient_ranges = self.gradient_ranges();
+        let progress = ProgressSoFar { loss_scale: self.compute.scale, gradient_ranges, ..progress };
         let manifest = Manifest {
             format: if residual.is_some() { Manifest::FORMAT_WITH_RESIDUALS } else { Manifest::FORMAT },
             run,
@@ -204,6 +206,11 @@ impl Engine {
         {
             *scale = kept;
         }
+        // A checkpoint of an earlier version has none, nor one of a training whose sums were others.
+        let kept = checkpoint.manifest.progress.gradient_ranges.clone();
+        let trained = self.reducer.ranges.len();
+        self.reducer.ranges =
+            kept.filter(|kept| kept.len() == trained).unwrap_or_else(|| GradientRanges::new(trained));
         if let Some(lost) = self.lost_residuals(checkpoint, &residuals) {
             warn!(rank = self.comm.rank(), "gradients that compression had not sent are lost: {lost}");
         }

@@ -5,6 +5,7 @@ use burn::tensor::activation::{log_softmax, relu};
 
 mod frozen;
 mod memory;
+mod ranges;
 mod scaling;
 mod zero;
 

@@ -157,10 +157,10 @@ fn joined(count: u32, subtrees: &[Vec<Span>]) -> usize {
 }
 
 /// One list of borrowed ranges for every rank.
-type Ranges<'a, T> = Vec<Vec<&'a [T]>>;
+pub(super) type Ranges<'a, T> = Vec<Vec<&'a [T]>>;
 
 /// The ranges of one rank, to be written, and those of the others, by rank.
-fn split<'a, T>(
+pub(super) fn split<'a, T>(
     mut all: &'a mut [T],
     owned: &[Vec<Range<usize>>],
     rank: u32,

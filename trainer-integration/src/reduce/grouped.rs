@@ -67,12 +67,7 @@ pub(crate) fn reduce_scatter_by_groups<T: Pod + Add<Output = T>>(
     for (span, sum) in spans.iter().cloned().zip(std::iter::once(first).chain(more)) {
         of_group.push_subtree(span, sum);
     }
-    let mut end = 0;
-    let places = own.iter().map(|range| {
-        end += range.len();
-        end - range.len()..end
-    });
-    let places: Vec<Range<usize>> = places.collect();
+    let places: Vec<Range<usize>> = places_of(own).collect();
     let sums = across(of_group, &places)?;
     for (range, place) in own.iter().zip(places) {
         whole[range.clone()].copy_from_slice(&sums[place]);
@@ -80,8 +75,17 @@ pub(crate) fn reduce_scatter_by_groups<T: Pod + Add<Output = T>>(
     Ok(whole)
 }
 
+/// Where these ranges lie if one follows the other.
+pub(super) fn places_of(ranges: &[Range<usize>]) -> impl Iterator<Item = Range<usize>> {
+    let mut end = 0;
+    ranges.iter().map(move |range| {
+        end += range.len();
+        end - range.len()..end
+    })
+}
+
 /// The part of these ranges that the rank of a group adds up.
-fn parts(ranges: &[Range<usize>], group: u32, groups: u32) -> Vec<Range<usize>> {
+pub(super) fn parts(ranges: &[Range<usize>], group: u32, groups: u32) -> Vec<Range<usize>> {
     let part = |range: &Range<usize>| {
         let part = slice_of(range.len(), group, groups);
         range.start + part.start..range.start + part.end

@@ -1,11 +1,13 @@
 //! Sums over virtual ranks: whose bits do not depend on how many processes compute them, or faster ones ([`sums`](crate::collective::sums)).
 //!
-//! [`tree`] fixes the order of every addition; [`exact`] performs it over a
-//! [`Collective`](crate::collective::Collective); [`comm`] does so in the background, during the training.
-//! [`rounded`] makes the sums in 16 bits, `grouped` sends less of them from machine to machine.
+//! [`fixed`] adds up gradients in whole numbers, so that their order does not matter. [`tree`] fixes the order of every
+//! addition of other numbers, and of gradients in 16 bits ([`rounded`]); [`exact`] performs it over a
+//! [`Collective`](crate::collective::Collective), and `grouped` sends less of it from machine to machine. [`comm`] does all of it in the
+//! background, during the training.
 
 pub mod comm;
 pub mod exact;
+pub mod fixed;
 pub(crate) mod grouped;
 pub mod rounded;
 pub mod tree;
@@ -26,7 +28,7 @@ pub use tree::{Partials, Span, VirtualRanks};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Reduction {
-    /// In one fixed tree over the virtual ranks: the same weights to the last bit on any number of ranks.
+    /// In whole numbers, or, in 16 bits, in one fixed tree over the virtual ranks: the same weights to the last bit on any number of ranks.
     #[default]
     Exact,
     /// In any order, and compressed or not: the same but for rounding.

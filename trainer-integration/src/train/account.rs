@@ -57,7 +57,7 @@ impl Account {
         self.samples += step.global_samples;
     }
 
-    /// The same where gradients were too large for 16 bits.
+    /// The same where gradients were too large for 16 bits or for exact sums.
     pub(super) fn overflow(&mut self, step: &Step) {
         self.skip(step);
         self.overflows += 1;

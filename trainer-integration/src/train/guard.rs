@@ -67,7 +67,7 @@ impl BadStep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Verdict {
     Take,
-    /// There was nothing to decide: its gradients were too large for 16 bits, which is no fault of the step.
+    /// There was nothing to decide: its gradients were too large for 16 bits or for the range of exact sums, which is no fault of the step.
     Overflow,
     Skip(BadStep),
     RollBack(BadStep),

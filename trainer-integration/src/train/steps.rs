@@ -144,7 +144,7 @@ impl Steps<'_> {
                     epoch = step.epoch,
                     step = step.step,
                     next,
-                    "gradients too large for 16 bits; the step is skipped"
+                    "gradients exceed the range of the loss scale or of exact sums; the step is skipped, and the range is wider for the next"
                 );
                 account.overflow(step);
             }

@@ -50,9 +50,10 @@ impl TrainState {
             return None;
         }
         let (loss_scale, virtual_ranks) = (self.engine.loss_scale(), self.engine.virtual_rank_count());
+        let gradient_ranges = self.engine.gradient_ranges();
         let (layout, state) = self.engine.remains();
         let progress = self.guard.remember(self.account.so_far());
-        let progress = ProgressSoFar { loss_scale, plateau: self.plateau, ..progress };
+        let progress = ProgressSoFar { loss_scale, gradient_ranges, plateau: self.plateau, ..progress };
         let manifest = Manifest {
             format: if state.residuals.is_empty() {
                 Manifest::FORMAT

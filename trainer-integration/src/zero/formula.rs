@@ -14,7 +14,7 @@ use crate::device::Precision;
 use crate::ledger::Usage;
 use crate::models::GptSize;
 use crate::optim::Optimizer;
-use crate::reduce::{Partials, VirtualRanks};
+use crate::reduce::VirtualRanks;
 use crate::zero::Zero;
 use crate::zero::slices::Owners;
 
@@ -89,9 +89,10 @@ pub struct Setting {
     slices: usize,
     /// Virtual ranks of a rank, at most.
     hosted: usize,
-    /// Sums of virtual ranks that a rank has at once, at most, before its last virtual rank and with it.
+    is_exact: bool,
+    /// Numbers of 32 bits that a sum over several virtual ranks of a rank takes: one, or two where it is exact.
     sums: usize,
-    /// Sums that a rank sends, on average and at most.
+    /// Numbers of 32 bits that a rank sends for each of its gradient, on average and at most.
     sent: f64,
     most_sent: usize,
     /// Whether checkpoints are kept.
@@ -138,22 +139,10 @@ impl Setting {
         };
         let buckets = Buckets::new(blocks.to_vec(), sizes);
         let lengths: Vec<usize> = (0..buckets.count()).map(|bucket| buckets.len(bucket)).collect();
-        let (mut hosted, mut sums, mut most_sent, mut sent) = (0, 0, 0, 0);
-        for rank in 0..world {
-            let of_rank = ranks.of(rank);
-            hosted = hosted.max(of_rank.len());
-            if !is_exact {
-                (sums, most_sent, sent) = (1, 1, sent + 1);
-                continue;
-            }
-            let mut partials = Partials::<f32>::new(ranks.count);
-            for virtual_rank in of_rank {
-                partials.push(virtual_rank, Vec::new());
-                sums = sums.max(partials.sums().len());
-            }
-            sent += partials.sums().len();
-            most_sent = most_sent.max(partials.sums().len());
-        }
+        let hosted: Vec<usize> = (0..world).map(|rank| ranks.of(rank).len()).collect();
+        let width = |hosted: &usize| if is_exact && *hosted > 1 { 2 } else { 1 };
+        let most_sent = hosted.iter().map(width).max().unwrap_or(1);
+        let sent: usize = hosted.iter().map(width).sum();
         let bucket = lengths.iter().copied().max().unwrap_or(0);
         Setting {
             widths,
@@ -166,8 +155,9 @@ impl Setting {
             unfilled: lengths.iter().take(2).map(|length| bucket - length).sum(),
             final_bucket: lengths.last().copied().unwrap_or(0),
             slices: (0..group).map(slices_of).max().unwrap_or(0),
-            hosted,
-            sums,
+            hosted: hosted.into_iter().max().unwrap_or(0),
+            is_exact,
+            sums: most_sent,
             sent: sent as f64 / f64::from(world),
             most_sent,
             is_kept: false,
@@ -192,20 +182,32 @@ impl Setting {
 
     /// The most bytes of the model's numbers that a rank holds at once. `all` adds up the kinds, as if they had their peaks together.
     ///
-    /// Gradients: without slices, those of all virtual ranks but the last as sums that wait for each other, and a bucket of the one under way; with
-    /// them, at stage 2 at least two buckets besides the slices; at stage 3 a block of each virtual rank, and of the sums that are on their way,
+    /// Gradients: without slices, their sum over the virtual ranks so far, which takes twice the memory of a gradient where it is exact, and
+    /// a bucket of the one under way, or two; with slices, at stage 2 at least two buckets besides the slices; at stage 3 a block of each virtual rank, and of the sums that are on their way,
     /// which may be away before the last slice is there: what a rank holds may be less by that.
     pub fn memory(&self, zero: Zero) -> Usage {
         let Widths { weights, gradients, moments, copies } = self.widths;
         let computed = self.widths.computed();
-        let waiting = self.sums * self.all + if self.hosted > 1 { self.bucket } else { 0 };
+        // What is rounded takes the place of whole sums, once others have their parts of these.
+        let rounded = if self.is_exact && self.world == 1 { self.bucket } else { self.apart(self.bucket) };
+        let waiting = match self.hosted {
+            0..=1 => self.all + self.apart(self.bucket),
+            // The first virtual rank's numbers become sums bucket by bucket, which leave at once.
+            2 if self.is_exact => self.all + 5 * self.bucket,
+            _ => self.sums * self.all + self.bucket + rounded,
+        };
         let numbers = match zero {
             Zero::Nothing | Zero::Moments => waiting,
             Zero::Gradients => {
-                let two = self.slices + 2 * self.bucket.min(self.all);
-                if self.hosted > 1 { (waiting + self.unfilled).max(two) } else { two }
+                let two = self.slices + 2 * self.bucket.min(self.all) + self.apart(self.bucket);
+                let unfilled = if self.is_exact { 0 } else { self.unfilled };
+                if self.hosted > 1 { (waiting + unfilled).max(two) } else { two }
             }
-            Zero::Parameters => self.slices + (self.hosted + self.most_sent).max(2) * self.block,
+            // The whole sum of a block is made while that of the block before is on its way, or rounded.
+            Zero::Parameters if self.sums > 1 => self.slices + (self.hosted + 4) * self.block,
+            Zero::Parameters => {
+                self.slices + (self.hosted + self.most_sent).max(2) * self.block + self.apart(self.block)
+            }
         };
         let usage = Usage {
             // A copy of all of them stays where the weights themselves do not.
@@ -231,18 +233,38 @@ impl Setting {
         Usage { all: usage.by_kind().iter().map(|(_, bytes)| bytes).sum(), ..usage }
     }
 
+    /// Numbers of 32 bits in the whole sums of a bucket's parts that a rank adds up, besides the bucket: none where all bring the numbers of
+    /// one virtual rank, which are added a piece at a time.
+    fn apart(&self, bucket: usize) -> usize {
+        let (world, group) = (self.world as usize, self.group as usize);
+        match (self.is_exact, self.is_grouped(), self.sums) {
+            (true, true, _) => 2 * bucket.div_ceil(group) + 2 * bucket.div_ceil(world),
+            (true, false, 2..) if world > 1 => 2 * bucket.div_ceil(world),
+            _ => 0,
+        }
+    }
+
+    /// Whether groups add up their own numbers first.
+    fn is_grouped(&self) -> bool {
+        self.group > 1 && self.group < self.world
+    }
+
     /// The bytes a rank sends in a step of a number of calls, of which all but the last accumulate; a step of
     /// `shardtrain` is one call.
     ///
-    /// Added up exactly, nothing is sent before a step is complete, and a rank whose virtual ranks are no single subtree sends one sum for each that they
-    /// are. Each rank adds up a part of the numbers and sends the sums to those that keep them: to all at stage 0, to one of each other group from stage 1. Parameters
+    /// Added up exactly, nothing is sent before a step is complete, and a rank with several virtual ranks sends sums of twice the bytes. Each rank adds up a part of the numbers and sends the sums to those that keep them: to all at stage 0, to one of each other group from stage 1. Parameters
     /// travel inside groups; at stage 3 they are gathered twice in every call, those of the last block once.
     pub fn wire(&self, zero: Zero, is_exact: bool, calls: u32) -> Wire {
         let share = |count: u32| f64::from(count - 1) / f64::from(count);
         let (calls, all) = (f64::from(calls), self.all as f64);
         let is_sent_at_once = !is_exact && zero >= Zero::Gradients;
         let times = if is_sent_at_once { calls } else { self.sent };
-        let sums = share(self.world) * times;
+        let sums = if is_exact && self.is_grouped() && zero != Zero::Nothing {
+            // Sums leave a group in whole numbers.
+            share(self.group) * times + 2.0 * share(self.world / self.group) / f64::from(self.group)
+        } else {
+            share(self.world) * times
+        };
         let (spread, gathered) = match zero {
             Zero::Nothing => (share(self.world), 0.0),
             Zero::Moments | Zero::Gradients => (self.replicated(), all),

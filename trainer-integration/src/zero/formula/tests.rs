@@ -55,7 +55,7 @@ proptest! {
         let it = setting(&blocks, world * each, world, is_exact);
         let memory = Zero::ALL.map(|zero| it.memory(zero).all);
         let buckets = 4 * 2 * it.bucket;
-        let of_blocks = 4 * (it.hosted + it.most_sent + 2) * it.block;
+        let of_blocks = 4 * (it.hosted + it.most_sent + 4) * it.block;
         prop_assert!(memory[1] <= memory[0]);
         prop_assert!(memory[2] <= memory[1] + buckets);
         prop_assert!(memory[3] <= memory[2] + of_blocks);
@@ -218,10 +218,18 @@ fn trainings_come_to_what_was_predicted() {
     for configuration in [
         Configuration::new(0, (2, 2), Optimizer::sgd(0.0)),
         Configuration::new(0, (2, 8), Optimizer::adam(0.0)),
+        Configuration::new(0, (1, 2), Optimizer::sgd(0.0)),
+        Configuration::new(0, (2, 4), Optimizer::sgd(0.0)),
+        Configuration::new(0, (1, 16), Optimizer::sgd(0.0)),
         Configuration::new(0, (2, 2), Optimizer::adam(0.0)).bf16(),
         Configuration::new(1, (4, 4), Optimizer::adam(0.0)),
         Configuration::new(1, (4, 4), Optimizer::adam(0.0)).bf16().in_groups(2),
         Configuration::new(2, (2, 4), Optimizer::adamw(0.0)),
+        Configuration::new(2, (1, 16), Optimizer::sgd(0.0)),
+        Configuration::new(2, (4, 8), Optimizer::sgd(0.0)),
+        Configuration::new(3, (2, 8), Optimizer::sgd(0.0)),
+        Configuration::new(3, (4, 8), Optimizer::sgd(0.0)),
+        Configuration::new(3, (1, 4), Optimizer::sgd(0.0)),
         Configuration::new(2, (4, 4), Optimizer::lion(0.0)).fast(),
         Configuration::new(3, (4, 4), Optimizer::adamw(0.0)),
         Configuration::new(3, (2, 4), Optimizer::sgd(0.0)).fast(),
@@ -247,6 +255,10 @@ fn trainings_come_to_what_was_predicted() {
             let padding = 4.0 * 1024.0 * 8.0;
             // Sums travel while others are computed, and may be away before the last slice is there.
             let slice = match (kind, zero) {
+                ("gradients", Zero::Parameters) if setting.sums > 1 => 4.0 * 2.0 * setting.block as f64,
+                ("gradients", _) if setting.is_exact && setting.hosted == 2 => {
+                    4.0 * 2.0 * setting.bucket as f64
+                }
                 ("gradients", Zero::Parameters) => 4.0 * setting.block as f64 / f64::from(setting.group),
                 _ => 0.0,
             };
@@ -256,6 +268,6 @@ fn trainings_come_to_what_was_predicted() {
                 "{kind}: {found} of {predicted}: {name}"
             );
         }
-        assert!((sent / wire - 1.0).abs() < 0.02, "{sent} bytes sent of {wire}: {name}");
+        assert!((sent - wire).abs() <= 0.02 * wire, "{sent} bytes sent of {wire}: {name}");
     }
 }

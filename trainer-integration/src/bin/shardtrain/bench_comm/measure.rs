@@ -8,7 +8,9 @@ use shardd_trainer::collective::sums::{
     self, Algorithm, Operation, all_gather, all_reduce_by, choose, reduce_scatter,
 };
 use shardd_trainer::collective::{Collective, CollectiveError};
-use shardd_trainer::reduce::{self, Partials, VirtualRanks};
+use shardd_trainer::ledger::Ledger;
+use shardd_trainer::reduce::VirtualRanks;
+use shardd_trainer::reduce::fixed::{self, FixedSum, Scales};
 use shardfmt::ByteSize;
 
 /// How long a batch of repetitions takes at most, unless one alone takes longer.
@@ -205,10 +207,12 @@ impl Subject {
             (Task::AllReduce, Way::Exact) => {
                 let started = Instant::now();
                 let ranks = VirtualRanks { count: world, world };
-                let mut mine = Partials::new(world);
-                mine.push(rank, numbers.to_vec());
+                // Numbers below 2^16 and a world of up to 1,024 ranks have 36 places after the point.
+                let scales = Scales::new([(numbers.len(), 36)]);
+                let mut mine = FixedSum::new(scales, 1, &Ledger::default());
+                mine.push(numbers.to_vec().into());
                 let prepared = started.elapsed();
-                reduce::all_reduce(collective, ranks, mine)?;
+                fixed::all_reduce(collective, ranks, mine)?;
                 return Ok(prepared);
             }
             (Task::AllReduce, Way::Only) => {}
