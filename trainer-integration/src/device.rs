@@ -7,7 +7,7 @@ use burn::tensor::{DType, Device, FloatDType};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// A device by name: `cpu`, or `cuda:N` in a build with the feature `cuda`.
+/// A device by name: `cpu`, `cuda:N` in a build with the feature `cuda`, or `wgpu` in one with the feature `wgpu`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DeviceName {
     /// burn's portable CPU backend.
@@ -15,17 +15,43 @@ pub enum DeviceName {
     Cpu,
     /// The CUDA device of this number.
     Cuda(usize),
+    /// A device of Vulkan, Metal or DirectX 12.
+    Wgpu(Adapter),
+}
+
+/// Which of the devices of Vulkan, Metal or DirectX 12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Adapter {
+    /// The fastest kind of GPU that there is: `wgpu`.
+    Best,
+    /// The discrete GPU of this number: `wgpu:N`.
+    Discrete(usize),
+    /// A device in software, such as Mesa's lavapipe, to try programs out: `wgpu:cpu`.
+    Software,
 }
 
 /// A device this program cannot use.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum DeviceError {
     /// Not a name of a device.
-    #[error("no device is called {0:?}; give cpu or cuda:0")]
+    #[error("no device is called {0:?}; give cpu, cuda:0, wgpu, wgpu:0 or wgpu:cpu")]
     Unknown(String),
     /// The program was built without it.
     #[error("this shardtrain has no CUDA; build it with `cargo build --features cuda` or give --device cpu")]
     NoCuda,
+    /// The program was built without it.
+    #[error("this shardtrain has no wgpu; build it with `cargo build --features wgpu` or give --device cpu")]
+    NoWgpu,
+    /// The machine has no such device.
+    #[error(
+        "there is no device {asked}: Vulkan, Metal or DirectX 12 find {found}; install the GPU's driver (on Linux, for wgpu:cpu, Mesa's lavapipe: mesa-vulkan-drivers), or give --device cpu"
+    )]
+    NoAdapter {
+        /// The one asked for.
+        asked: DeviceName,
+        /// Those that there are.
+        found: String,
+    },
     /// The machine has no NVIDIA driver.
     #[error("no CUDA driver: libcuda.so.1 is not found; install NVIDIA's driver, or give --device cpu")]
     NoDriver,
@@ -138,8 +164,8 @@ impl DeviceName {
     /// The device for tensors.
     ///
     /// # Errors
-    /// [`DeviceError::NoCuda`] when the program was built without the feature, and the missing part when the
-    /// machine cannot.
+    /// [`DeviceError::NoCuda`] and [`DeviceError::NoWgpu`] when the program was built without the feature, and the missing
+    /// part when the machine cannot.
     pub fn open(self) -> Result<Device, DeviceError> {
         match self {
             DeviceName::Cpu => Ok(Device::flex()),
@@ -147,7 +173,38 @@ impl DeviceName {
             DeviceName::Cuda(index) => find(index).map(|()| Device::cuda(index)),
             #[cfg(not(feature = "cuda"))]
             DeviceName::Cuda(_) => Err(DeviceError::NoCuda),
+            #[cfg(feature = "wgpu")]
+            DeviceName::Wgpu(adapter) => adapter.open(),
+            #[cfg(not(feature = "wgpu"))]
+            DeviceName::Wgpu(_) => Err(DeviceError::NoWgpu),
         }
+    }
+}
+
+#[cfg(feature = "wgpu")]
+impl Adapter {
+    /// The device, which burn would panic about later if there is none.
+    fn open(self) -> Result<Device, DeviceError> {
+        use burn::tensor::{DeviceKind, DeviceType};
+
+        let found = Device::enumerate(DeviceType::Wgpu);
+        let software = Device::wgpu(DeviceKind::Cpu);
+        let device = match self {
+            Adapter::Best => Device::wgpu(DeviceKind::DefaultDevice),
+            Adapter::Discrete(index) => Device::wgpu(DeviceKind::DiscreteGpu(index)),
+            Adapter::Software => software.clone(),
+        };
+        let is_there = match self {
+            // A device in software is no GPU: who wants it names it.
+            Adapter::Best => found.iter().any(|it| *it != software),
+            Adapter::Discrete(_) | Adapter::Software => found.contains(&device),
+        };
+        if is_there {
+            return Ok(device);
+        }
+        let names: Vec<String> = found.iter().map(|it| format!("{it:?}")).collect();
+        let found = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+        Err(DeviceError::NoAdapter { asked: DeviceName::Wgpu(self), found })
     }
 }
 
@@ -185,6 +242,7 @@ impl DeviceName {
         match self {
             DeviceName::Cpu => "cpu",
             DeviceName::Cuda(_) => "cuda",
+            DeviceName::Wgpu(_) => "wgpu",
         }
     }
 }
@@ -193,11 +251,15 @@ impl FromStr for DeviceName {
     type Err = DeviceError;
 
     fn from_str(text: &str) -> Result<DeviceName, DeviceError> {
-        let index = |digits: &str| digits.parse().map(DeviceName::Cuda).ok();
         match text.split_once(':') {
             None if text == "cpu" => Some(DeviceName::Cpu),
             None if text == "cuda" => Some(DeviceName::Cuda(0)),
-            Some(("cuda", digits)) => index(digits),
+            None if text == "wgpu" => Some(DeviceName::Wgpu(Adapter::Best)),
+            Some(("cuda", digits)) => digits.parse().map(DeviceName::Cuda).ok(),
+            Some(("wgpu", "cpu")) => Some(DeviceName::Wgpu(Adapter::Software)),
+            Some(("wgpu", digits)) => {
+                digits.parse().map(|index| DeviceName::Wgpu(Adapter::Discrete(index))).ok()
+            }
             _ => None,
         }
         .ok_or_else(|| DeviceError::Unknown(text.to_owned()))
@@ -209,6 +271,9 @@ impl fmt::Display for DeviceName {
         match self {
             DeviceName::Cpu => f.write_str("cpu"),
             DeviceName::Cuda(index) => write!(f, "cuda:{index}"),
+            DeviceName::Wgpu(Adapter::Best) => f.write_str("wgpu"),
+            DeviceName::Wgpu(Adapter::Discrete(index)) => write!(f, "wgpu:{index}"),
+            DeviceName::Wgpu(Adapter::Software) => f.write_str("wgpu:cpu"),
         }
     }
 }
@@ -219,7 +284,7 @@ mod tests {
 
     #[test]
     fn names_are_read_as_they_are_written() {
-        for name in ["cpu", "cuda:0", "cuda:7"] {
+        for name in ["cpu", "cuda:0", "cuda:7", "wgpu", "wgpu:0", "wgpu:3", "wgpu:cpu"] {
             assert_eq!(name.parse::<DeviceName>().unwrap().to_string(), name);
         }
         assert_eq!("cuda".parse(), Ok(DeviceName::Cuda(0)));
@@ -227,7 +292,7 @@ mod tests {
             assert_eq!(precision.to_string().parse(), Ok(precision));
         }
         assert!("fp16".parse::<Precision>().unwrap_err().contains("f32, bf16 or f16"));
-        for name in ["", "gpu", "cuda:", "cuda:x", "cpu:1"] {
+        for name in ["", "gpu", "cuda:", "cuda:x", "cpu:1", "wgpu:", "wgpu:gpu"] {
             assert_eq!(name.parse::<DeviceName>(), Err(DeviceError::Unknown(name.to_owned())));
         }
     }

@@ -70,6 +70,14 @@ impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
             }
         }
     }
+
+    fn seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        let zero = B::zero(output.primitive());
+        match Seed.prepare::<C>([output.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(step) => step.finish(gradient.into_primitive(), zero),
+            OpsKind::UnTracked(step) => step.finish(zero),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -132,6 +140,21 @@ impl<B: Kernels> Backward<B, 3> for Normalisation {
             if let Some(node) = node {
                 found.register::<B>(node.id, gradient);
             }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Seed;
+
+impl<B: Kernels> Backward<B, 1> for Seed {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, found: &mut Gradients, _: &mut Checkpointer) {
+        // That of the zero, which is always 1.
+        found.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            found.register::<B>(node.id, ops.state);
         }
     }
 }

@@ -10,6 +10,11 @@ use shardd_kernels::{BatchNorm, Conv, Level, Matrix, multiply};
 
 /// Of a backend: burn's own operations, unless it has better ones.
 pub(crate) trait Kernels: Backend {
+    /// One zero of 32 bits, on the device of a tensor.
+    fn zero(like: &FloatTensor<Self>) -> FloatTensor<Self> {
+        Self::float_zeros(Shape::new([1]), &like.device(), FloatDType::F32)
+    }
+
     /// Of lists of matrices that are equally long.
     fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_matmul(left, right)
@@ -65,7 +70,7 @@ pub(crate) trait Kernels: Backend {
     }
 }
 
-#[cfg(feature = "cuda")]
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
 impl Kernels for burn::backend::Cube {}
 
 impl Kernels for Flex {

@@ -7,11 +7,10 @@ mod autodiff;
 mod kernels;
 pub(crate) mod probe;
 
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+use burn::backend::Cube;
 use burn::backend::ops::ConvOptions;
 use burn::backend::tensor::FloatTensor;
-#[cfg(feature = "cuda")]
-use burn::backend::{Cube, Dispatch, Flex, backend_extension};
-#[cfg(not(feature = "cuda"))]
 use burn::backend::{Dispatch, Flex, backend_extension};
 use burn::nn::conv::Conv2d;
 use burn::nn::{Linear, PaddingConfig2d};
@@ -20,7 +19,7 @@ use burn::tensor::Tensor;
 use kernels::Kernels;
 
 /// What burn dispatches to the device of a tensor.
-#[backend_extension(Flex, Cube: cfg(feature = "cuda"), Autodiff)]
+#[backend_extension(Flex, Cube: cfg(any(feature = "cuda", feature = "wgpu")), Autodiff)]
 pub(crate) trait Arithmetic: burn::backend::Backend {
     fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self>;
 
@@ -37,6 +36,9 @@ pub(crate) trait Arithmetic: burn::backend::Backend {
         shift: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// A zero of 32 bits, whose gradient with respect to `output` is `gradient`.
+    fn seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
 macro_rules! without_gradients {
@@ -63,13 +65,17 @@ macro_rules! without_gradients {
             ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
                 <Self as Kernels>::normalise(input, scale, shift, epsilon)
             }
+
+            fn seed(output: FloatTensor<Self>, _: FloatTensor<Self>) -> FloatTensor<Self> {
+                <Self as Kernels>::zero(&output)
+            }
         })*
     };
 }
 
 without_gradients!(
     Flex,
-    #[cfg(feature = "cuda")]
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
     Cube
 );
 
@@ -136,6 +142,12 @@ pub fn conv2d_layer(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
         }
         None => output,
     }
+}
+
+/// The root of a graph in which the gradient of `output` is `gradient`: no sum over the output has to be made, nor anything multiplied by it.
+pub(crate) fn seed(output: Tensor<1>, gradient: Tensor<1>) -> Tensor<1> {
+    let (output, gradient) = (output.into_dispatch(), gradient.autodiff().into_dispatch());
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::seed(output, gradient))
 }
 
 /// Zeros before and after, of rows and of columns.

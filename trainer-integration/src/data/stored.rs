@@ -129,16 +129,11 @@ impl StoredSamples {
         let StoredSamples { values, labels, shape, moves } = self;
         let rows = labels.len() / shape.answers();
         let dims = shape.rows(rows);
-        let bytes = |values: Vec<u8>, dims: Vec<usize>| {
-            let count = [dims.iter().product::<usize>()];
-            let stored = Tensor::<1, Int>::from_data(TensorData::new(values, count), (device, DType::U8));
-            stored.cast(FloatDType::F32)
-        };
         let features = match values {
-            Values::Bytes { values, max } => bytes(values, dims.clone()).div_scalar(max),
+            Values::Bytes { values, max } => bytes_there(values, device).div_scalar(max),
             Values::Pixels(values) => {
                 let [height, width] = [dims[2], dims[3]];
-                let pixels = bytes(values, dims.clone()).reshape([rows, height, width, 3]);
+                let pixels = bytes_there(values, device).reshape([rows, height, width, 3]);
                 let planes: Tensor<4> = pixels.permute([0, 3, 1, 2]);
                 planes.reshape([rows * shape.len()]).div_scalar(BRIGHTEST)
             }
@@ -170,6 +165,27 @@ impl StoredSamples {
         };
         (parts, labels)
     }
+}
+
+/// Bytes as numbers on a device. Where a device has none, four travel in a word, and are parted there.
+fn bytes_there(mut values: Vec<u8>, device: &Device) -> Tensor<1> {
+    let count = values.len();
+    if device.supports_dtype(DType::U8) {
+        let stored = Tensor::<1, Int>::from_data(TensorData::new(values, [count]), (device, DType::U8));
+        return stored.cast(FloatDType::F32);
+    }
+    values.resize(count.next_multiple_of(4), 0);
+    let words: Vec<i32> = bytemuck::pod_collect_to_vec(&values);
+    parted(words, device).slice(0..count).cast(FloatDType::F32)
+}
+
+/// The bytes of words, the lowest of each first.
+fn parted(words: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    let count = words.len();
+    let words = Tensor::<1, Int>::from_data(TensorData::new(words, [count]), (device, DType::I32));
+    let words = words.reshape([count, 1]);
+    let byte = |place| words.clone().bitwise_right_shift_scalar(8 * place).bitwise_and_scalar(255);
+    Tensor::cat((0..4).map(byte).collect(), 1).reshape([4 * count])
 }
 
 /// All of a channel before the next one, image by image.
@@ -247,6 +263,14 @@ mod tests {
             }
         };
         numbers.into_iter().map(f32::to_bits).collect()
+    }
+
+    #[test]
+    fn words_are_parted_into_their_bytes() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let words: Vec<i32> = bytemuck::pod_collect_to_vec(&bytes);
+        let parted = parted(words, &Device::flex()).into_data().try_into_vec_as::<i32>().unwrap();
+        assert!(parted.into_iter().eq(0..256));
     }
 
     proptest! {

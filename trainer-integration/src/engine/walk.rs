@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use burn::tensor::{FloatDType, Gradients, Tensor};
 
+use crate::arithmetic::seed;
 use crate::block::{Pass, Shelf};
 use crate::flat_block::Loaded;
 use crate::ledger::Numbers;
@@ -262,7 +263,7 @@ impl Walk {
             return; // of integers, say
         }
         let gradient = gradient.cast(FloatDType::from(summary.dtype()));
-        let mut found = (summary * gradient.autodiff()).sum().backward();
+        let mut found = seed(summary, gradient).backward();
         for (part, upstream) in input.iter().zip(&mut self.upstream) {
             let Some(more) = part.float().and_then(|tensor| tensor.grad_remove(&mut found)) else { continue };
             *upstream = Some(match upstream.take() {
@@ -272,8 +273,7 @@ impl Walk {
         }
     }
 
-    /// The gradients of a block's graph, if anything of it has a part in the loss. Each output's gradient is `upstream`: the product's value is of
-    /// no interest.
+    /// The gradients of a block's graph, if anything of it has a part in the loss. Each output's gradient is `upstream`.
     fn graph(&mut self, output: Vec<Part>, kept: BTreeMap<&'static str, Part>) -> Option<Gradients> {
         let upstream = std::mem::take(&mut self.upstream);
         let mut root: Option<Tensor<1>> = None;
@@ -281,7 +281,7 @@ impl Walk {
             let (Some(tensor), Some(gradient)) = (part.float(), gradient) else { return };
             if tensor.is_tracked() {
                 let gradient = gradient.cast(FloatDType::from(tensor.dtype()));
-                let term = (tensor.clone() * gradient.autodiff()).sum();
+                let term = seed(tensor.clone(), gradient);
                 root = Some(match root.take() {
                     Some(root) => root + term,
                     None => term,

@@ -35,7 +35,7 @@ impl Preparation {
     pub fn of(device: DeviceName) -> Preparation {
         match device {
             DeviceName::Cpu => Preparation::Host,
-            DeviceName::Cuda(_) => Preparation::Device,
+            DeviceName::Cuda(_) | DeviceName::Wgpu(_) => Preparation::Device,
         }
     }
 }

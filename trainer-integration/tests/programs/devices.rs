@@ -23,10 +23,15 @@ fn who_asks_for_what_there_is_not_is_told_the_way_out() {
         ),
         ("--reduce fast --compress int8 --reduce-dtype bf16", "leave one of the two out"),
         ("--reduce-dtype f16", "give f32 or bf16"),
-        ("--device cuda:x", "give cpu or cuda:0"),
+        ("--device cuda:x", "give cpu, cuda:0, wgpu"),
     ];
     if cfg!(not(feature = "cuda")) {
         cases.push(("--device cuda:0", "--features cuda"));
+    }
+    if cfg!(feature = "wgpu") {
+        cases.push(("--device wgpu:7", "give --device cpu"));
+    } else {
+        cases.push(("--device wgpu", "--features wgpu"));
     }
     for (arguments, way_out) in cases {
         let (code, said) = shardtrain(arguments);

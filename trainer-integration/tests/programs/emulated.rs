@@ -11,21 +11,26 @@ use crate::common::add;
 
 const EMULATOR: &str = "qemu-x86_64";
 
-/// Sixteen pictures of 8 x 8 pixels in two classes, as the dataset `pictures`.
-fn pictures() -> TempDir {
-    let store = tempfile::tempdir().unwrap();
-    let folder = tempfile::tempdir().unwrap();
+/// Pictures of 8 x 8 pixels in two classes, a number of each, in a directory.
+pub(crate) fn pictures_in(directory: &Path, each: u32) {
     for (class, name) in ["dark", "light"].into_iter().enumerate() {
-        std::fs::create_dir(folder.path().join(name)).unwrap();
-        for number in 0..8_u32 {
+        std::fs::create_dir(directory.join(name)).unwrap();
+        for number in 0..each {
             let pixel = |x: u32, y: u32| {
                 let value = (x * 31 + y * 17 + number * 7) % 97 + 100 * class as u32;
                 Rgb([value, value / 2, 200 - value].map(|channel| channel as u8))
             };
             let picture = RgbImage::from_fn(8, 8, pixel);
-            picture.save(folder.path().join(name).join(format!("{number}.png"))).unwrap();
+            picture.save(directory.join(name).join(format!("{number}.png"))).unwrap();
         }
     }
+}
+
+/// Sixteen of them, as the dataset `pictures`.
+fn pictures() -> TempDir {
+    let store = tempfile::tempdir().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    pictures_in(folder.path(), 8);
     add(&LocalCatalog::open(store.path()).unwrap(), "pictures", folder.path());
     store
 }

@@ -20,3 +20,4 @@ mod processes;
 mod rank;
 mod records;
 mod sparse;
+mod wgpu;

@@ -278,7 +278,8 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
     pub(crate) image_size: usize,
 
-    /// Device: cpu, or in a CUDA build cuda:N, or cuda for GPU LOCAL_RANK
+    /// Device: cpu; cuda:N, or cuda for GPU LOCAL_RANK, in a build with `--features cuda`; wgpu (the best GPU of Vulkan, Metal or
+    /// DirectX 12), wgpu:N or wgpu:cpu in one with `--features wgpu`
     #[arg(help_heading = RANKS, long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 

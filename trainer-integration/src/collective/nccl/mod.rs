@@ -146,7 +146,7 @@ pub fn join(
     {
         let _ = (collective, device, timeout);
         Ok(Err(match name {
-            DeviceName::Cpu => NcclError::Device(name),
+            DeviceName::Cpu | DeviceName::Wgpu(_) => NcclError::Device(name),
             DeviceName::Cuda(_) => NcclError::NoCuda,
         }))
     }
