@@ -48,12 +48,21 @@ def make_data(directory):
 # --- shardtrain ------------------------------------------------------------------------------------------------------
 
 
+def is_cuda(device):
+    return device.startswith("cuda")
+
+
+def in_16_bits(device):
+    """The precision of 16 bits that a device has: WGSL has no bf16."""
+    return "f16" if device.startswith("wgpu") else "bf16"
+
+
 class Memory:
     """The most memory that processes of a GPU had while this was open, in MiB, if nvidia-smi can tell."""
 
     def __init__(self, device):
         self.most, self.done = 0, threading.Event()
-        self.thread = threading.Thread(target=self.watch) if device != "cpu" else None
+        self.thread = threading.Thread(target=self.watch) if is_cuda(device) else None
 
     def watch(self):
         query = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
@@ -177,8 +186,8 @@ def pytorch(options, model, precision, is_compiled):
     """Trains as PyTorch's users do: batches as stored, pinned, one ahead; autocast for 16 bits."""
     import torch
 
-    setting, device = options.models[model], torch.device(options.device)
-    on_gpu = device.type == "cuda"
+    on_gpu = is_cuda(options.device)
+    setting, device = options.models[model], torch.device(options.device if on_gpu else "cpu")
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("highest")
     net = (resnet18(torch) if model == "resnet18" else gpt(torch, **setting["size"])).to(device)
@@ -204,7 +213,7 @@ def pytorch(options, model, precision, is_compiled):
     for step in range(steps):
         begun = time.perf_counter()
         (inputs, targets), following = following, upload(step + 1)
-        with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"):
+        with torch.autocast(device.type, torch.bfloat16, enabled=precision != "f32"):
             inputs = inputs.float() / 255 if model == "resnet18" else inputs
             loss = torch.nn.functional.cross_entropy(run(inputs).float(), targets)
         optimizer.zero_grad(set_to_none=True)
@@ -227,7 +236,7 @@ def compare(options):
     found = {}
     for _ in range(options.rounds):
         for model in options.models:
-            for precision in ("f32", "bf16"):
+            for precision in ("f32", in_16_bits(options.device)):
                 for system, mode in systems:
                     if system == "shardtrain":
                         more = ["--device", options.device, "--precision", precision]
@@ -262,7 +271,7 @@ def check(options):
     network = "small" if options.small else "resnet18"
     few = dict(batch=16, epochs=1, network=network)
     cpu = losses(shardtrain(options, "resnet18", ["--device", "cpu"], **few)[0])
-    for precision, bound in (("f32", 1e-2), ("bf16", 5e-2)):
+    for precision, bound in (("f32", 1e-2), (in_16_bits(options.device), 5e-2)):
         here = ["--device", options.device, "--precision", precision]
         there = losses(shardtrain(options, "resnet18", here, **few)[0])
         checks.append((f"first {len(there)} losses of {network}, {options.device} {precision} against cpu f32", apart(cpu, there), bound))
@@ -271,7 +280,7 @@ def check(options):
     alone = losses(shardtrain(options, "resnet18", two, **half)[0])
     both = losses(shardtrain(options, "resnet18", two, ranks=2, **half)[0])
     checks.append((f"two ranks on {options.device} through the host against one", apart(alone, both), 1e-2))
-    if options.device != "cpu":
+    if is_cuda(options.device):
         nccl = losses(shardtrain(options, "resnet18", [*two, "--transport", "nccl"], **half)[0])
         checks.append(("a world of one through NCCL against none", apart(alone, nccl), 1e-2))
     return checks
@@ -323,7 +332,8 @@ def main():
 
     import torch
 
-    name = torch.cuda.get_device_name(options.device) if options.device != "cpu" else f"CPU, {os.cpu_count()} cores"
+    cores = f"{options.device} on {os.cpu_count()} cores"
+    name = torch.cuda.get_device_name(options.device) if is_cuda(options.device) else cores
     title = f"{time.strftime('%Y-%m-%d')}, {name}, {platform.machine()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
     table, checks = compare(options), check(options)
     stages, more = slices(options)
