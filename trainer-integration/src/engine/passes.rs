@@ -484,7 +484,9 @@ impl Engine {
         if virtual_rank + 1 < hosted.end {
             return Ok(());
         }
-        if self.slices.zero >= Zero::Gradients
+        // The sum of two virtual ranks takes more memory than the first one's numbers, of which it is made bucket by bucket.
+        let grows = self.sums_whole() && hosted.len() == 2;
+        if (self.slices.zero >= Zero::Gradients || grows)
             && let Some(last) = begun.reductions.pop()
         {
             // No more than two buckets exist at once: this one waits for the one before it.
