@@ -222,10 +222,10 @@ fn cross_entropy_of_stretch(
             });
         let shifted = |logit: f32| f64::from(logit) - f64::from(top);
         for (share, &logit) in shares.iter_mut().zip(row) {
-            *share = shifted(logit).exp();
+            *share = libm::exp(shifted(logit));
         }
         let total: f64 = shares.iter().sum();
-        sum += total.ln() - shifted(row[label]);
+        sum += libm::log(total) - shifted(row[label]);
         correct += u64::from(largest == label);
         for (gradient, share) in gradient.iter_mut().zip(&shares) {
             *gradient = (share / total) as f32;

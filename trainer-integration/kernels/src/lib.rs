@@ -1,4 +1,4 @@
-//! Matrix products, convolutions and normalisations whose bits are the same on every processor and for any number of threads.
+//! Matrix products, convolutions, normalisations and activations whose bits are the same on every processor and for any number of threads.
 //!
 //! # Definition
 //!
@@ -29,7 +29,9 @@
 //! Infinities and NaN follow IEEE 754, but the bits of a NaN are not defined. A tap outside of an image is a
 //! multiplication with zero.
 
+mod activation;
 mod conv;
+mod elementary;
 mod fixed;
 mod level;
 mod matrix;
@@ -40,6 +42,7 @@ mod sum;
 #[cfg(test)]
 mod testkit;
 
+pub use activation::{gelu, gelu_gradient, softmax, softmax_gradient};
 pub use conv::{Conv, ConvError};
 pub use fixed::{add_whole, from_whole, largest_exponent};
 pub use level::Level;

@@ -71,6 +71,26 @@ impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
         }
     }
 
+    fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        match Softmax.prepare::<C>([input.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(step) => {
+                let output = B::softmax_rows(input.into_primitive());
+                step.finish(output.clone(), output)
+            }
+            OpsKind::UnTracked(step) => step.finish(B::softmax_rows(input.into_primitive())),
+        }
+    }
+
+    fn gelu_of(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        match Gelu.prepare::<C>([input.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let of_input = step.checkpoint(&input);
+                step.finish(of_input, B::gelu_all(input.into_primitive()))
+            }
+            OpsKind::UnTracked(step) => step.finish(B::gelu_all(input.into_primitive())),
+        }
+    }
+
     fn seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         let zero = B::zero(output.primitive());
         match Seed.prepare::<C>([output.node()]).compute_bound().stateful() {
@@ -140,6 +160,37 @@ impl<B: Kernels> Backward<B, 3> for Normalisation {
             if let Some(node) = node {
                 found.register::<B>(node.id, gradient);
             }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Softmax;
+
+impl<B: Kernels> Backward<B, 1> for Softmax {
+    /// The output.
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, found: &mut Gradients, _: &mut Checkpointer) {
+        let gradient = found.consume::<B>(&ops.node);
+        if let [Some(node)] = ops.parents {
+            found.register::<B>(node.id, B::softmax_rows_back(ops.state, gradient));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Gelu;
+
+impl<B: Kernels> Backward<B, 1> for Gelu {
+    /// The input.
+    type State = NodeId;
+
+    fn backward(self, ops: Ops<Self::State, 1>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let gradient = found.consume::<B>(&ops.node);
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(ops.state);
+        if let [Some(node)] = ops.parents {
+            found.register::<B>(node.id, B::gelu_all_back(input, gradient));
         }
     }
 }

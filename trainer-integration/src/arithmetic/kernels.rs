@@ -1,18 +1,41 @@
 //! The operations on tensors in no graph, and those that their gradients need.
 
 use burn::backend::flex::FlexTensor;
-use burn::backend::ops::{ConvOptions, FloatTensorOps, ModuleOps};
+use burn::backend::ops::{ActivationOps, ConvOptions, FloatTensorOps, ModuleOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape, TensorData};
 use rayon::prelude::*;
-use shardd_kernels::{BatchNorm, Conv, Level, Matrix, multiply};
+use shardd_kernels::{
+    BatchNorm, Conv, Level, Matrix, gelu, gelu_gradient, multiply, softmax, softmax_gradient,
+};
 
 /// Of a backend: burn's own operations, unless it has better ones.
 pub(crate) trait Kernels: Backend {
     /// One zero of 32 bits, on the device of a tensor.
     fn zero(like: &FloatTensor<Self>) -> FloatTensor<Self> {
         Self::float_zeros(Shape::new([1]), &like.device(), FloatDType::F32)
+    }
+
+    fn softmax_rows(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        let last = input.shape().num_dims() - 1;
+        <Self as ActivationOps<Self>>::softmax(input, last)
+    }
+
+    /// The gradient of the input from the output, and the gradient of that.
+    fn softmax_rows_back(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        let last = output.shape().num_dims() - 1;
+        let sum = Self::float_sum_dim(Self::float_mul(output.clone(), gradient.clone()), last);
+        Self::float_mul(output, Self::float_sub(gradient, sum))
+    }
+
+    fn gelu_all(input: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ActivationOps<Self>>::gelu(input)
+    }
+
+    /// The gradient of the input from it, and the gradient of the output.
+    fn gelu_all_back(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
+        <Self as ActivationOps<Self>>::gelu_backward(input, gradient)
     }
 
     /// Of lists of matrices that are equally long.
@@ -74,6 +97,41 @@ pub(crate) trait Kernels: Backend {
 impl Kernels for burn::backend::Cube {}
 
 impl Kernels for Flex {
+    fn softmax_rows(input: FlexTensor) -> FlexTensor {
+        let last = input.shape().num_dims() - 1;
+        match input.dtype() {
+            DType::F64 => <Flex as ActivationOps<Flex>>::softmax(input, last),
+            _ => wide(input, |input| of_rows(input, |x, columns| softmax(Level::best(), x, columns))),
+        }
+    }
+
+    fn softmax_rows_back(output: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        if output.dtype() == DType::F64 {
+            let last = output.shape().num_dims() - 1;
+            let sum = Flex::float_sum_dim(Flex::float_mul(output.clone(), gradient.clone()), last);
+            return Flex::float_mul(output, Flex::float_sub(gradient, sum));
+        }
+        in_f32([output, gradient], |[output, gradient]| {
+            of_both(output, gradient, |y, g, columns| softmax_gradient(Level::best(), y, g, columns))
+        })
+    }
+
+    fn gelu_all(input: FlexTensor) -> FlexTensor {
+        match input.dtype() {
+            DType::F64 => <Flex as ActivationOps<Flex>>::gelu(input),
+            _ => wide(input, |input| of_rows(input, |x, _| gelu(Level::best(), x))),
+        }
+    }
+
+    fn gelu_all_back(input: FlexTensor, gradient: FlexTensor) -> FlexTensor {
+        if input.dtype() == DType::F64 {
+            return <Flex as ActivationOps<Flex>>::gelu_backward(input, gradient);
+        }
+        in_f32([input, gradient], |[input, gradient]| {
+            of_both(input, gradient, |x, g, _| gelu_gradient(Level::best(), x, g))
+        })
+    }
+
     fn multiply(left: FlexTensor, right: FlexTensor) -> FlexTensor {
         if left.dtype() == DType::F64 {
             return Flex::float_matmul(left, right);
@@ -165,6 +223,22 @@ impl Kernels for Flex {
     }
 }
 
+/// A function of the numbers of a tensor, and of how many there are in a row.
+fn of_rows(input: FlexTensor, function: impl FnOnce(&[f32], usize) -> Vec<f32>) -> FlexTensor {
+    let (input, shape) = (input.to_contiguous(), input.shape());
+    tensor(function(numbers(&input), shape[shape.num_dims() - 1]), shape)
+}
+
+/// The same of two tensors.
+fn of_both(
+    one: FlexTensor,
+    other: FlexTensor,
+    function: impl FnOnce(&[f32], &[f32], usize) -> Vec<f32>,
+) -> FlexTensor {
+    let other = other.to_contiguous();
+    of_rows(one, |one, columns| function(one, numbers(&other), columns))
+}
+
 /// Why no size is refused.
 const FITS: &str = "tensors have the numbers of their shapes";
 
@@ -184,6 +258,17 @@ fn in_f32(inputs: [FlexTensor; 2], compute: impl FnOnce([FlexTensor; 2]) -> Flex
         DType::F32 => compute(inputs),
         half => {
             let wide = inputs.map(|input| Flex::float_cast(input, FloatDType::F32));
+            Flex::float_cast(compute(wide), FloatDType::from(half))
+        }
+    }
+}
+
+/// The same of one input.
+fn wide(input: FlexTensor, compute: impl FnOnce(FlexTensor) -> FlexTensor) -> FlexTensor {
+    match input.dtype() {
+        DType::F32 => compute(input),
+        half => {
+            let wide = Flex::float_cast(input, FloatDType::F32);
             Flex::float_cast(compute(wide), FloatDType::from(half))
         }
     }

@@ -37,6 +37,11 @@ pub(crate) trait Arithmetic: burn::backend::Backend {
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
 
+    /// Of rows, which are along the last dimension.
+    fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self>;
+
+    fn gelu_of(input: FloatTensor<Self>) -> FloatTensor<Self>;
+
     /// A zero of 32 bits, whose gradient with respect to `output` is `gradient`.
     fn seed(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self>;
 }
@@ -64,6 +69,14 @@ macro_rules! without_gradients {
                 epsilon: f64,
             ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
                 <Self as Kernels>::normalise(input, scale, shift, epsilon)
+            }
+
+            fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self> {
+                <Self as Kernels>::softmax_rows(input)
+            }
+
+            fn gelu_of(input: FloatTensor<Self>) -> FloatTensor<Self> {
+                <Self as Kernels>::gelu_all(input)
             }
 
             fn seed(output: FloatTensor<Self>, _: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -142,6 +155,16 @@ pub fn conv2d_layer(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
         }
         None => output,
     }
+}
+
+/// Softmax of the last dimension. On the CPU its bits are [defined](shardd_kernels::softmax).
+pub fn softmax<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::softmax_of_rows(input.into_dispatch()))
+}
+
+/// The unit of the error function. On the CPU its bits are [defined](shardd_kernels::gelu).
+pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::gelu_of(input.into_dispatch()))
 }
 
 /// The root of a graph in which the gradient of `output` is `gradient`: no sum over the output has to be made, nor anything multiplied by it.

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use burn::tensor::activation::{gelu, softmax};
+use burn::tensor::activation;
 use burn::tensor::{Device, Tensor, TensorData};
 use serde::{Deserialize, Serialize};
 use shardd_kernels::Level;
 use shardfmt::Digest;
 
-use super::matmul;
+use super::{gelu, matmul, softmax};
 
-/// burn's own products, which the models of shardd do without.
-const BURNS: &str = "burn's products";
+/// burn's own products and functions, which the models of shardd do without. The functions are those of the system's C library.
+const BURNS: [&str; 2] = ["burn's products", "burn's functions"];
 
 /// The bits of a machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,16 +36,17 @@ impl Probe {
             ("products", products()),
             ("sums", sums()),
             ("functions", functions()),
-            (BURNS, burns_products()),
+            (BURNS[0], burns_products()),
+            (BURNS[1], burns_functions()),
         ];
         let bits = kinds.map(|(kind, numbers)| (kind.to_owned(), digest(numbers)));
         Probe { instructions: Level::best().name().to_owned(), bits: bits.into() }
     }
 
-    /// One word for all of it but burn's own products.
+    /// One word for all of it but burn's own operations.
     pub(crate) fn word(&self) -> String {
         let mut hasher = blake3::Hasher::new();
-        self.bits.iter().filter(|(kind, _)| *kind != BURNS).for_each(|(_, digest)| {
+        self.bits.iter().filter(|(kind, _)| !BURNS.contains(&kind.as_str())).for_each(|(_, digest)| {
             hasher.update(&digest.0);
         });
         Digest(*hasher.finalize().as_bytes()).short().to_string()
@@ -71,7 +72,7 @@ pub(crate) struct Complaint {
     pub(crate) is_certain: bool,
 }
 
-/// Compares those of all ranks; one on another device has none. `own_model`: it may use burn's own products.
+/// Compares those of all ranks; one on another device has none. `own_model`: it may use burn's own operations.
 pub(crate) fn complaint(probes: &[Option<Probe>], own_model: bool) -> Option<Complaint> {
     let mut of_cpus = probes.iter().enumerate().filter_map(|(rank, probe)| Some((rank, probe.as_ref()?)));
     let (_, first) = of_cpus.next()?;
@@ -79,7 +80,7 @@ pub(crate) fn complaint(probes: &[Option<Probe>], own_model: bool) -> Option<Com
     for (rank, probe) in of_cpus {
         let (mut kinds, theirs) = (first.differing(probe), probe.instructions.clone());
         if !own_model {
-            kinds.retain(|kind| *kind != BURNS);
+            kinds.retain(|kind| !BURNS.contains(kind));
         }
         if kinds.is_empty() {
             continue;
@@ -89,7 +90,7 @@ pub(crate) fn complaint(probes: &[Option<Probe>], own_model: bool) -> Option<Com
             operations: kinds.join(", "),
             theirs,
             ours: first.instructions.clone(),
-            is_certain: kinds != [BURNS],
+            is_certain: kinds.iter().any(|kind| !BURNS.contains(kind)),
         };
         if complaint.is_certain {
             return Some(complaint);
@@ -134,16 +135,28 @@ fn burns_products() -> Vec<u64> {
 fn sums() -> Vec<u64> {
     let rows = tensor(3, [4, 1000]);
     let positive = rows.clone().abs();
-    bits(rows.clone().sum_dim(1)).chain(bits(rows.mean_dim(1))).chain(bits(softmax(positive, 1))).collect()
+    bits(rows.clone().sum_dim(1)).chain(bits(rows.mean_dim(1))).chain(bits(softmax(positive))).collect()
 }
 
 fn functions() -> Vec<u64> {
+    let of_hosts = numbers(6, 500).into_iter().map(f64::from);
+    let of_hosts =
+        of_hosts.flat_map(|x| [libm::exp(x), libm::log(x.abs().max(1e-3)), libm::cos(x)].map(f64::to_bits));
+    let any = tensor(4, [5, 100]);
+    bits(softmax(any.clone()))
+        .chain(bits(gelu(any.clone())))
+        .chain(bits(any.abs().sqrt()))
+        .chain(of_hosts)
+        .collect()
+}
+
+fn burns_functions() -> Vec<u64> {
     let (any, positive) = (tensor(4, [500]), tensor(5, [500]).abs() + 1e-3);
     let of_tensors = [
         any.clone().exp(),
         positive.clone().log(),
         any.clone().tanh(),
-        gelu(any.clone()),
+        activation::gelu(any.clone()),
         any.clone().cos(),
         positive.clone().sqrt(),
         positive.powf_scalar(0.3),
@@ -177,12 +190,13 @@ mod tests {
         };
         let same = || Some(ours.clone());
         assert_eq!(complaint(&[same(), same()], true), None);
-        let found = complaint(&[same(), other(BURNS), other("sums")], true).unwrap();
+        let found = complaint(&[same(), other(BURNS[0]), other("sums")], true).unwrap();
         assert_eq!((found.rank, &found.operations[..], &found.theirs[..]), (2, "sums", "elsewhere"));
         assert!(found.is_certain);
-        assert_eq!(complaint(&[same(), other(BURNS)], false), None, "no model of shardd uses them");
-        let doubtful = complaint(&[same(), other(BURNS)], true).unwrap();
-        assert!(!doubtful.is_certain && doubtful.operations == BURNS, "{doubtful:?}");
+        let burns = || other(BURNS[1]);
+        assert_eq!(complaint(&[same(), burns()], false), None, "no model of shardd uses them");
+        let doubtful = complaint(&[same(), burns()], true).unwrap();
+        assert!(!doubtful.is_certain && doubtful.operations == BURNS[1], "{doubtful:?}");
         assert_eq!(complaint(&[same(), None], false), None, "another device has no such bits");
         assert_eq!(complaint(&[None, same(), other("sums")], false).unwrap().rank, 2);
     }

@@ -192,3 +192,26 @@ fn expanded_tensors_are_multiplied_as_copies_are() {
     let copied = column.matmul(Tensor::ones([1, 5], &Device::flex()));
     assert_eq!(matmul(expanded, right.clone()).into_data(), matmul(copied, right).into_data());
 }
+
+#[test]
+fn activations_and_their_gradients_are_burns() {
+    use burn::tensor::activation;
+    let (input, upstream) = (random::<3>(11, [2, 5, 40]) * 3.0, random::<3>(12, [2, 5, 40]));
+    let by = |of: &dyn Fn(Tensor<3>) -> Tensor<3>| -> Vec<TensorData> {
+        let leaf = input.clone().autodiff().require_grad();
+        let output = of(leaf.clone());
+        let mut found = (output.clone() * upstream.clone().autodiff()).sum().backward();
+        let gradient = leaf.grad_remove(&mut found).expect("it has a part");
+        vec![output.inner().into_data(), gradient.into_data()]
+    };
+    assert_like(&by(&softmax), &by(&|input| activation::softmax(input, 2)));
+    assert_like(&by(&gelu), &by(&activation::gelu));
+    // Rows are along the last dimension, however they lie in memory.
+    let turned = |input: Tensor<3>| input.swap_dims(1, 2);
+    assert_like(
+        &by(&|input| softmax(turned(input)).swap_dims(1, 2)),
+        &by(&|input| activation::softmax(input, 1)),
+    );
+    let half = softmax(input.clone().cast(FloatDType::BF16));
+    assert_eq!(half.dtype(), burn::tensor::DType::BF16);
+}

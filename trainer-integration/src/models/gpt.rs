@@ -2,7 +2,6 @@
 
 use burn::module::{Module, Param};
 use burn::nn::{Initializer, LayerNorm, LayerNormConfig, LinearConfig};
-use burn::tensor::activation::{gelu, softmax};
 use burn::tensor::module::embedding;
 use burn::tensor::{Bool, Device, Int, Tensor};
 use serde::{Deserialize, Serialize};
@@ -13,7 +12,7 @@ use crate::model::Chain;
 use crate::name_pattern::{listed, without_match};
 use crate::nn::lora::adapter_init;
 use crate::nn::norm::layer_norm;
-use crate::nn::{AdaptedLinear, Dropout, Lora, matmul};
+use crate::nn::{AdaptedLinear, Dropout, Lora, gelu, matmul, softmax};
 use crate::weights::Init;
 
 /// How large a [`gpt`] is.
@@ -267,7 +266,7 @@ impl Attention {
         let scores = matmul(queries, keys.transpose()) * (by_head as f32).sqrt().recip();
         let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
         let scores = scores.mask_fill(later.unsqueeze::<4>(), f32::NEG_INFINITY);
-        let attended = matmul(softmax(scores, 3), values);
+        let attended = matmul(softmax(scores), values);
         self.project.forward(attended.swap_dims(1, 2).reshape([rows, length, width]))
     }
 }

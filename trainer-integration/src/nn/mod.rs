@@ -4,7 +4,7 @@ mod dropout;
 pub(crate) mod lora;
 pub(crate) mod norm;
 
-pub use crate::arithmetic::{conv2d_layer, linear, linear_layer, matmul};
+pub use crate::arithmetic::{conv2d_layer, gelu, linear, linear_layer, matmul, softmax};
 pub use dropout::Dropout;
 pub use lora::{AdaptedLinear, Lora};
 pub use norm::{BatchNorm, SyncBatchNorm};

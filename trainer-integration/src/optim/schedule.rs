@@ -61,12 +61,12 @@ impl Schedule {
         let length = self.steps.saturating_sub(self.warm_up_steps).max(1);
         let done = ((step - self.warm_up_steps) as f64 / length as f64).min(1.0);
         let share = match self.decline {
-            LrDecay::Cosine => 0.5 * (1.0 + (std::f64::consts::PI * done).cos()),
+            LrDecay::Cosine => 0.5 * (1.0 + libm::cos(std::f64::consts::PI * done)),
             LrDecay::Linear => 1.0 - done,
             LrDecay::Constant | LrDecay::Plateau(_) => 1.0,
             LrDecay::Step { epochs, factor } => {
                 let every = u64::from(epochs).saturating_mul(self.steps_per_epoch).max(1);
-                f64::from(factor).powi(i32::try_from(step / every).unwrap_or(i32::MAX))
+                super::power(factor, u32::try_from(step / every).unwrap_or(u32::MAX))
             }
         };
         (peak * share) as f32
