@@ -22,12 +22,7 @@ const TASK: usize = 1 << 13;
 /// # Panics
 /// If the numbers are no whole rows.
 pub fn softmax(level: Level, input: &[f32], columns: usize) -> Vec<f32> {
-    by_rows(level, [input, input], columns, |[row, _], output| {
-        let largest = row.iter().fold(f32::NEG_INFINITY, |largest, &x| if x > largest { x } else { largest });
-        output.iter_mut().zip(row).for_each(|(output, &x)| *output = exp(x - largest));
-        let [sum] = sums(output.len(), |at| [output[at]]);
-        output.iter_mut().for_each(|share| *share /= sum);
-    })
+    by_rows(level, [input, input], columns, Softmax)
 }
 
 /// The gradient of the input of [`softmax`] from its output, and the gradient of that.
@@ -35,12 +30,7 @@ pub fn softmax(level: Level, input: &[f32], columns: usize) -> Vec<f32> {
 /// # Panics
 /// If the numbers are no whole rows, or not as many.
 pub fn softmax_gradient(level: Level, output: &[f32], gradient: &[f32], columns: usize) -> Vec<f32> {
-    by_rows(level, [output, gradient], columns, |[shares, gradient], input| {
-        let [sum] = sums(shares.len(), |at| [shares[at] * gradient[at]]);
-        for ((input, share), gradient) in input.iter_mut().zip(shares).zip(gradient) {
-            *input = share * (gradient - sum);
-        }
-    })
+    by_rows(level, [output, gradient], columns, SoftmaxGradient)
 }
 
 /// `x (1 + erf(x / sqrt 2)) / 2` of each number.
@@ -52,11 +42,7 @@ pub fn softmax_gradient(level: Level, output: &[f32], gradient: &[f32], columns:
 /// assert!(found[0] == 0.0 && (found[1] - 0.841345).abs() < 1e-6 && found[2] == 10.0);
 /// ```
 pub fn gelu(level: Level, input: &[f32]) -> Vec<f32> {
-    by_rows(level, [input, input], 1, |[input, _], output| {
-        for (output, &x) in output.iter_mut().zip(input) {
-            *output = 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
-        }
-    })
+    by_rows(level, [input, input], 1, Gelu)
 }
 
 /// The gradient of the input of [`gelu`] from that input, and the gradient of the output.
@@ -64,30 +50,82 @@ pub fn gelu(level: Level, input: &[f32]) -> Vec<f32> {
 /// # Panics
 /// If there are not as many.
 pub fn gelu_gradient(level: Level, input: &[f32], gradient: &[f32]) -> Vec<f32> {
-    /// 1 / sqrt(2 pi).
-    const DENSITY: f32 = 0.398_942_3;
-    by_rows(level, [input, gradient], 1, |[input, gradient], output| {
+    by_rows(level, [input, gradient], 1, GeluGradient)
+}
+
+/// A function of a row of two inputs. A closure would be compiled without the instructions of a level.
+trait OfRow: Copy + Sync {
+    fn apply(self, inputs: [&[f32]; 2], output: &mut [f32]);
+}
+
+#[derive(Clone, Copy)]
+struct Softmax;
+
+impl OfRow for Softmax {
+    #[inline(always)]
+    fn apply(self, [row, _]: [&[f32]; 2], output: &mut [f32]) {
+        let largest = row.iter().fold(f32::NEG_INFINITY, |largest, &x| if x > largest { x } else { largest });
+        for (output, &x) in output.iter_mut().zip(row) {
+            *output = exp(x - largest);
+        }
+        let [sum] = sums(output.len(), |at| [output[at]]);
+        for share in output {
+            *share /= sum;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SoftmaxGradient;
+
+impl OfRow for SoftmaxGradient {
+    #[inline(always)]
+    fn apply(self, [shares, gradient]: [&[f32]; 2], output: &mut [f32]) {
+        let [sum] = sums(shares.len(), |at| [shares[at] * gradient[at]]);
+        for ((output, share), gradient) in output.iter_mut().zip(shares).zip(gradient) {
+            *output = share * (gradient - sum);
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Gelu;
+
+impl OfRow for Gelu {
+    #[inline(always)]
+    fn apply(self, [input, _]: [&[f32]; 2], output: &mut [f32]) {
+        for (output, &x) in output.iter_mut().zip(input) {
+            *output = 0.5 * x * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct GeluGradient;
+
+impl OfRow for GeluGradient {
+    #[inline(always)]
+    fn apply(self, [input, gradient]: [&[f32]; 2], output: &mut [f32]) {
+        /// 1 / sqrt(2 pi).
+        const DENSITY: f32 = 0.398_942_3;
         for ((output, &x), gradient) in output.iter_mut().zip(input).zip(gradient) {
             let share = 0.5 * (1.0 + erf(x * std::f32::consts::FRAC_1_SQRT_2));
             *output = gradient * (x * DENSITY).mul_add(exp(-0.5 * x * x), share);
         }
-    })
+    }
 }
 
-/// A function of rows of two inputs: it is given rows of `columns` numbers, or, of single numbers, many at once.
-fn by_rows<F>(level: Level, inputs: [&[f32]; 2], columns: usize, function: F) -> Vec<f32>
-where
-    F: Fn([&[f32]; 2], &mut [f32]) + Sync + Copy,
-{
+/// Applies it to rows of `columns` numbers, or, to single numbers, many at once.
+fn by_rows(level: Level, inputs: [&[f32]; 2], columns: usize, function: impl OfRow) -> Vec<f32> {
     struct Rows<'a, F>([&'a [f32]; 2], &'a mut [f32], usize, F);
-    impl<F: Fn([&[f32]; 2], &mut [f32])> WithSimd for Rows<'_, F> {
+    impl<F: OfRow> WithSimd for Rows<'_, F> {
         type Output = ();
         #[inline(always)]
         fn with_simd<S: Simd>(self, _: S) {
             let Rows([one, other], output, columns, function) = self;
             let rows = one.chunks_exact(columns).zip(other.chunks_exact(columns));
             for ((one, other), output) in rows.zip(output.chunks_exact_mut(columns)) {
-                function([one, other], output);
+                function.apply([one, other], output);
             }
         }
     }

@@ -8,9 +8,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     const LN_2_UPPER: f32 = 0.693_359_4;
     const LN_2_LOWER: f32 = -2.121_944_4e-4;
     // Beyond these the result is 0 or infinite.
-    let x = x.clamp(-104.0, 89.0);
-    let units = x.mul_add(std::f32::consts::LOG2_E, UNITS);
-    let (power, whole) = ((units.to_bits() as i32).wrapping_sub(UNITS.to_bits() as i32), units - UNITS);
+    let x = within(x, 104.0, 89.0);
+    let whole = x.mul_add(std::f32::consts::LOG2_E, UNITS) - UNITS;
     let rest = whole.mul_add(-LN_2_LOWER, whole.mul_add(-LN_2_UPPER, x));
     let sum = 1.987_569_1e-4_f32;
     let sum = sum.mul_add(rest, 1.398_199_9e-3);
@@ -19,33 +18,42 @@ pub(crate) fn exp(x: f32) -> f32 {
     let sum = sum.mul_add(rest, 1.666_666_5e-1);
     let sum = sum.mul_add(rest, 0.5);
     let value = (sum * rest).mul_add(rest, rest) + 1.0;
-    // In two steps, of which each is a normal number.
-    let half = power >> 1;
-    value * power_of_two(half) * power_of_two(power - half)
+    // In two steps, of which each is a normal number: the lowest bits of these are the powers.
+    let half = whole.mul_add(0.5, UNITS);
+    let other = (whole - (half - UNITS)) + UNITS;
+    value * power_of_two(half) * power_of_two(other)
 }
 
+/// Between `-below` and `above`; NaN stays.
 #[inline(always)]
-fn power_of_two(exponent: i32) -> f32 {
-    f32::from_bits((exponent.wrapping_add(127) as u32) << 23)
+fn within(x: f32, below: f32, above: f32) -> f32 {
+    let x = if x < -below { -below } else { x };
+    if x > above { above } else { x }
+}
+
+/// 2 to the power of the lowest bits of a number, of which those above are even.
+#[inline(always)]
+fn power_of_two(units: f32) -> f32 {
+    f32::from_bits((units.to_bits() << 23).wrapping_add(1.0_f32.to_bits()))
 }
 
 /// The error function, off by at most 2^-21 (the rational function of Eigen's `erf`).
 #[inline(always)]
 pub(crate) fn erf(of: f32) -> f32 {
-    let x = of.clamp(-4.0, 4.0);
+    let x = within(of, 4.0, 4.0);
     let square = x * x;
-    let above = [
-        -2.726_142_3e-10_f32,
-        2.770_681_5e-8,
-        -2.101_024e-6,
-        -5.692_506_3e-5,
-        -7.349_906_5e-4,
-        -2.954_6e-3,
-        -1.609_603_3e-2,
-    ];
-    let below = [-1.456_607_2e-5_f32, -2.133_740_5e-4, -1.682_827e-3, -7.373_329e-3, -1.426_473_9e-2];
-    let above = above.into_iter().reduce(|sum, next| sum.mul_add(square, next)).unwrap_or(0.0);
-    let below = below.into_iter().reduce(|sum, next| sum.mul_add(square, next)).unwrap_or(1.0);
+    let above = -2.726_142_3e-10_f32;
+    let above = above.mul_add(square, 2.770_681_5e-8);
+    let above = above.mul_add(square, -2.101_024e-6);
+    let above = above.mul_add(square, -5.692_506_3e-5);
+    let above = above.mul_add(square, -7.349_906_5e-4);
+    let above = above.mul_add(square, -2.954_6e-3);
+    let above = above.mul_add(square, -1.609_603_3e-2);
+    let below = -1.456_607_2e-5_f32;
+    let below = below.mul_add(square, -2.133_740_5e-4);
+    let below = below.mul_add(square, -1.682_827e-3);
+    let below = below.mul_add(square, -7.373_329e-3);
+    let below = below.mul_add(square, -1.426_473_9e-2);
     let value = x * above / below;
     // From there on 1 is the nearest number.
     if of.abs() >= 4.0 { 1.0_f32.copysign(of) } else { value }
