@@ -422,11 +422,6 @@ impl Engine {
         self.compute.scale
     }
 
-    /// The range of the gradients of the next step, where they are added up in whole numbers.
-    pub(crate) fn gradient_ranges(&self) -> Option<GradientRanges> {
-        self.sums_whole().then(|| self.reducer.ranges.clone())
-    }
-
     /// Whether gradients are added up in whole numbers. Those of a single virtual rank are their sum.
     fn sums_whole(&self) -> bool {
         let Reducer { reduction, reduce_dtype, .. } = self.reducer;

@@ -80,7 +80,6 @@ pub fn add_whole(level: Level, sums: &mut [i64], numbers: &[f32], places: i32) {
             }
         }
     }
-    assert_eq!(sums.len(), numbers.len(), "a sum for each number");
     let (level, scale) = (level.narrow(), f64::from(power_of_two(places)));
     split(sums, numbers, &|sums, numbers| level.run(Add(sums, numbers, scale)));
 }
@@ -102,7 +101,6 @@ pub fn from_whole(level: Level, sums: &[i64], numbers: &mut [f32], places: i32) 
             }
         }
     }
-    assert_eq!(sums.len(), numbers.len(), "a sum for each number");
     let step = power_of_two(-places);
     split(numbers, sums, &|numbers, sums| level.run(Convert(sums, numbers, step)));
 }
@@ -112,8 +110,9 @@ fn power_of_two(exponent: i32) -> f32 {
     f32::from_bits(((exponent + 127) as u32) << 23)
 }
 
-/// On all threads where that is worth it.
+/// Numbers from numbers, one each, on all threads where that is worth it.
 fn split<T: Send, U: Sync>(into: &mut [T], from: &[U], one: &(dyn Fn(&mut [T], &[U]) + Sync)) {
+    assert_eq!(into.len(), from.len(), "a sum for each number");
     if into.len() <= TASK {
         return one(into, from);
     }

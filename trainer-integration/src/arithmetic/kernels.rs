@@ -24,9 +24,7 @@ pub(crate) trait Kernels: Backend {
 
     /// The gradient of the input from the output, and the gradient of that.
     fn softmax_rows_back(output: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
-        let last = output.shape().num_dims() - 1;
-        let sum = Self::float_sum_dim(Self::float_mul(output.clone(), gradient.clone()), last);
-        Self::float_mul(output, Self::float_sub(gradient, sum))
+        softmax_back::<Self>(output, gradient)
     }
 
     fn gelu_all(input: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -101,15 +99,13 @@ impl Kernels for Flex {
         let last = input.shape().num_dims() - 1;
         match input.dtype() {
             DType::F64 => <Flex as ActivationOps<Flex>>::softmax(input, last),
-            _ => wide(input, |input| of_rows(input, |x, columns| softmax(Level::best(), x, columns))),
+            _ => in_f32([input], |[input]| of_rows(input, |x, columns| softmax(Level::best(), x, columns))),
         }
     }
 
     fn softmax_rows_back(output: FlexTensor, gradient: FlexTensor) -> FlexTensor {
         if output.dtype() == DType::F64 {
-            let last = output.shape().num_dims() - 1;
-            let sum = Flex::float_sum_dim(Flex::float_mul(output.clone(), gradient.clone()), last);
-            return Flex::float_mul(output, Flex::float_sub(gradient, sum));
+            return softmax_back::<Flex>(output, gradient);
         }
         in_f32([output, gradient], |[output, gradient]| {
             of_both(output, gradient, |y, g, columns| softmax_gradient(Level::best(), y, g, columns))
@@ -119,7 +115,7 @@ impl Kernels for Flex {
     fn gelu_all(input: FlexTensor) -> FlexTensor {
         match input.dtype() {
             DType::F64 => <Flex as ActivationOps<Flex>>::gelu(input),
-            _ => wide(input, |input| of_rows(input, |x, _| gelu(Level::best(), x))),
+            _ => in_f32([input], |[input]| of_rows(input, |x, _| gelu(Level::best(), x))),
         }
     }
 
@@ -223,6 +219,13 @@ impl Kernels for Flex {
     }
 }
 
+/// The gradient of softmax by burn's own operations, which has none for it.
+fn softmax_back<B: Backend>(output: FloatTensor<B>, gradient: FloatTensor<B>) -> FloatTensor<B> {
+    let last = output.shape().num_dims() - 1;
+    let sum = B::float_sum_dim(B::float_mul(output.clone(), gradient.clone()), last);
+    B::float_mul(output, B::float_sub(gradient, sum))
+}
+
 /// A function of the numbers of a tensor, and of how many there are in a row.
 fn of_rows(input: FlexTensor, function: impl FnOnce(&[f32], usize) -> Vec<f32>) -> FlexTensor {
     let (input, shape) = (input.to_contiguous(), input.shape());
@@ -253,22 +256,14 @@ fn numbers(tensor: &FlexTensor) -> &[f32] {
 }
 
 /// Computes in 32 bits, and rounds to the 16 bits of the inputs where they have no more.
-fn in_f32(inputs: [FlexTensor; 2], compute: impl FnOnce([FlexTensor; 2]) -> FlexTensor) -> FlexTensor {
+fn in_f32<const N: usize>(
+    inputs: [FlexTensor; N],
+    compute: impl FnOnce([FlexTensor; N]) -> FlexTensor,
+) -> FlexTensor {
     match inputs[0].dtype() {
         DType::F32 => compute(inputs),
         half => {
             let wide = inputs.map(|input| Flex::float_cast(input, FloatDType::F32));
-            Flex::float_cast(compute(wide), FloatDType::from(half))
-        }
-    }
-}
-
-/// The same of one input.
-fn wide(input: FlexTensor, compute: impl FnOnce(FlexTensor) -> FlexTensor) -> FlexTensor {
-    match input.dtype() {
-        DType::F32 => compute(input),
-        half => {
-            let wide = Flex::float_cast(input, FloatDType::F32);
             Flex::float_cast(compute(wide), FloatDType::from(half))
         }
     }

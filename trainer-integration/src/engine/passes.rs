@@ -668,11 +668,20 @@ impl Engine {
         };
         // Sums made in any order are added up once more in that of the ranks.
         let by_rank = VirtualRanks { count: world, world };
-        let (ranks, sum) = match (sum, self.reducer.reduce_dtype) {
+        let name = move || format!("reduce bucket {bucket}");
+        let (ranks, partials) = match (sum, self.reducer.reduce_dtype) {
+            (BucketSum::Exact(sum), _) => {
+                let ranks = self.ranks;
+                return Reducing::UnderWay(self.comm.submit(move |collective| {
+                    let _span = tracer.span(Lane::Communication, name);
+                    let (sum, spare) = scatter.fixed_sums(collective, ranks, sum)?;
+                    Ok(Reduced { sum, spare })
+                }));
+            }
             (BucketSum::Fast(sum), ReduceDtype::F32) => {
                 let partials = Partials::of(world, rank, sum.unwrap_or_default());
                 return Reducing::UnderWay(self.comm.submit(move |collective| {
-                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+                    let _span = tracer.span(Lane::Communication, name);
                     let (sum, spare) = scatter.sums(collective, by_rank, partials)?;
                     Ok(Reduced { sum, spare })
                 }));
@@ -681,30 +690,20 @@ impl Engine {
                 let sum = sum.unwrap_or_default();
                 let halves = rounded(&sum, &self.ledger);
                 self.spare.return_gradient(bucket, sum);
-                (by_rank, BucketSum::Rounded(Partials::of(world, rank, halves)))
+                (by_rank, Partials::of(world, rank, halves))
             }
-            (sum, _) => (self.ranks, sum),
+            (BucketSum::Rounded(partials), _) => (self.ranks, partials),
         };
-        Reducing::UnderWay(match sum {
-            BucketSum::Fast(_) => unreachable!("made a part of the ranks' tree"),
-            BucketSum::Exact(sum) => self.comm.submit(move |collective| {
-                let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                let (sum, spare) = scatter.fixed_sums(collective, ranks, sum)?;
-                Ok(Reduced { sum, spare })
-            }),
-            BucketSum::Rounded(partials) => {
-                let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
-                let mut sum = match outlives {
-                    true => self.spare.gradients(bucket, self.reducer.buckets.len(bucket)),
-                    false => Numbers::with_capacity(&self.ledger, Kind::Gradients, of_slices.sum()),
-                };
-                self.comm.submit(move |collective| {
-                    let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-                    widen(&scatter.sums(collective, ranks, partials)?.0, &mut sum.growing());
-                    Ok(Reduced { sum, spare: None })
-                })
-            }
-        })
+        let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
+        let mut sum = match outlives {
+            true => self.spare.gradients(bucket, self.reducer.buckets.len(bucket)),
+            false => Numbers::with_capacity(&self.ledger, Kind::Gradients, of_slices.sum()),
+        };
+        Reducing::UnderWay(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, name);
+            widen(&scatter.sums(collective, ranks, partials)?.0, &mut sum.growing());
+            Ok(Reduced { sum, spare: None })
+        }))
     }
 
     fn reduce_compressed(

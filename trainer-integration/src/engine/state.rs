@@ -62,6 +62,12 @@ impl Engine {
         Ok(())
     }
 
+    /// With the loss scale and the range of gradients of the next step.
+    pub(crate) fn with_scales(&self, progress: ProgressSoFar) -> ProgressSoFar {
+        let gradient_ranges = self.sums_whole().then(|| self.reducer.ranges.clone());
+        ProgressSoFar { loss_scale: self.compute.scale, gradient_ranges, ..progress }
+    }
+
     /// The content of a checkpoint of a training with these settings at this point.
     ///
     /// # Errors
@@ -84,8 +90,7 @@ impl Engine {
             held.extend(moments.map(|(kind, numbers)| Held { block, kind, start: slice.start, numbers }));
         }
         let residual = self.residual().map(|it| it.residual);
-        let gradient_ranges = self.gradient_ranges();
-        let progress = ProgressSoFar { loss_scale: self.compute.scale, gradient_ranges, ..progress };
+        let progress = self.with_scales(progress);
         let manifest = Manifest {
             format: if residual.is_some() { Manifest::FORMAT_WITH_RESIDUALS } else { Manifest::FORMAT },
             run,

@@ -101,9 +101,7 @@ pub(super) fn exchange<T: Pod + Add<Output = T>>(
         "rank {rank} sums its own virtual ranks"
     );
     const { assert!(PIECE_BYTES.is_multiple_of(size_of::<T>()), "a piece holds whole numbers") };
-    let is_some = |range: &&Range<usize>| !range.is_empty();
-    let owned: Vec<Vec<Range<usize>>> =
-        owned.iter().map(|ranges| ranges.iter().filter(is_some).cloned().collect()).collect();
+    let owned = without_empty(owned);
 
     // The first sum's memory becomes the total's: of its ranges, some are written and the others are sent.
     let mut sums = mine.into_sums();
@@ -147,6 +145,12 @@ pub(super) fn exchange<T: Pod + Add<Output = T>>(
     })?;
     drop((adders, outgoing, rests));
     Ok((total, more))
+}
+
+/// By owner, the ranges that have numbers: of others no message is sent.
+pub(super) fn without_empty(owned: &[Vec<Range<usize>>]) -> Vec<Vec<Range<usize>>> {
+    let some = |range: &&Range<usize>| !range.is_empty();
+    owned.iter().map(|ranges| ranges.iter().filter(some).cloned().collect()).collect()
 }
 
 /// Of how many subtrees those of all members are made up.

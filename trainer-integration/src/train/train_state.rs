@@ -49,11 +49,10 @@ impl TrainState {
         if !self.is_whole {
             return None;
         }
-        let (loss_scale, virtual_ranks) = (self.engine.loss_scale(), self.engine.virtual_rank_count());
-        let gradient_ranges = self.engine.gradient_ranges();
+        let virtual_ranks = self.engine.virtual_rank_count();
+        let progress = self.engine.with_scales(self.guard.remember(self.account.so_far()));
+        let progress = ProgressSoFar { plateau: self.plateau, ..progress };
         let (layout, state) = self.engine.remains();
-        let progress = self.guard.remember(self.account.so_far());
-        let progress = ProgressSoFar { loss_scale, gradient_ranges, plateau: self.plateau, ..progress };
         let manifest = Manifest {
             format: if state.residuals.is_empty() {
                 Manifest::FORMAT

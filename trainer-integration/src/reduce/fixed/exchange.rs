@@ -10,7 +10,7 @@ use crate::collective::sums::{Team, gather_more, gather_slices};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Outgoing, PIECE_BYTES, Place};
 use crate::ledger::{Kind, Ledger, Numbers};
 use crate::reduce::VirtualRanks;
-use crate::reduce::exact::split;
+use crate::reduce::exact::{split, without_empty};
 use crate::reduce::grouped::{parts, places_of, with_owners};
 
 const _: () = assert!(PIECE_BYTES.is_multiple_of(size_of::<i64>()), "a piece holds whole numbers");
@@ -204,6 +204,7 @@ fn add_up(
     ledger: &Ledger,
 ) -> Result<Numbers<i64>, CollectiveError> {
     let rank = team.rank();
+    let owned = without_empty(owned);
     let own = &owned[rank as usize];
     let mut sums = zeros(ledger, own.iter().map(ExactSizeIterator::len).sum());
     let places: Vec<Range<usize>> = places_of(own).collect();
@@ -215,14 +216,13 @@ fn add_up(
             Brought::Sums(mine) => sums[place.clone()].copy_from_slice(&mine[range.clone()]),
         }
     }
-    let is_some = |range: &&Range<usize>| !range.is_empty();
     let mut outgoing = Vec::new();
     for to in team.others() {
-        let ranges = owned[to as usize].iter().filter(is_some);
+        let ranges = owned[to as usize].iter();
         outgoing.extend(ranges.map(|range| Outgoing { to, bytes: mine.bytes(range.clone()) }));
     }
     let (mut incoming, mut received) = (Vec::new(), Vec::new());
-    for (range, place) in own.iter().zip(&places).filter(|(range, _)| !range.is_empty()) {
+    for (range, place) in own.iter().zip(&places) {
         for from in (0..team.world()).filter(|from| *from != rank) {
             let width = if are_single[from as usize] { size_of::<f32>() } else { size_of::<i64>() };
             incoming.push(Incoming { from, into: Place::Sink(width * range.len()) });
@@ -252,9 +252,7 @@ fn add_up_singles(
     scales: &Scales,
 ) -> Result<(), CollectiveError> {
     let (rank, senders) = (team.rank(), team.world() as usize - 1);
-    let is_some = |range: &&Range<usize>| !range.is_empty();
-    let owned: Vec<Vec<Range<usize>>> =
-        owned.iter().map(|ranges| ranges.iter().filter(is_some).cloned().collect()).collect();
+    let owned = without_empty(owned);
     let (mut own, others) = split(mine, &owned, rank);
     let mut outgoing = Vec::new();
     for to in team.others() {

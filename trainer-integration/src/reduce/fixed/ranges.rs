@@ -20,7 +20,7 @@ pub enum Fit {
     Fits,
     /// A gradient was larger than its limit: the sums are wrong, and the next limits are higher.
     TooLarge,
-    /// A gradient was infinite or no number.
+    /// A gradient was infinite or NaN.
     NotFinite,
 }
 
@@ -30,7 +30,7 @@ const HEADROOM: i16 = 12;
 const FALL: i16 = 16;
 /// The limit of the first step, of which nothing is known.
 const FIRST: i16 = 24;
-/// Limits are no lower: numbers below 2^-126 are not told apart.
+/// The lowest limit: with it, the smallest step of a sum is still a normal number of 32 bits.
 const LOWEST: i16 = -64;
 /// Every finite number is below it.
 const HIGHEST: i16 = 128;
