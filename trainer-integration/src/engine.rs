@@ -15,6 +15,7 @@ mod segments;
 mod sliced;
 mod spare;
 mod state;
+mod there;
 mod update;
 mod walk;
 
@@ -53,6 +54,7 @@ use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};
 use block::BlockState;
 use spare::Spare;
+use there::{Tables, There};
 use update::Spread;
 
 /// A model being trained, as one rank holds it.
@@ -104,6 +106,7 @@ struct Reducer {
     device_sums: Option<Arc<Mutex<Box<dyn DeviceSums>>>>,
     /// Of the gradients of the next step, by trained parameter of all blocks in order, for exact sums.
     ranges: GradientRanges,
+    tables: Tables,
 }
 
 /// The parts of weights and state that this rank keeps, and the way of updated weights to the other ranks.
@@ -251,8 +254,8 @@ struct StepInProgress {
     hashers: Vec<Hasher>,
     /// Of all ranks, once they are counted, where gradients are compressed.
     samples: Option<Arc<OnceLock<f64>>>,
-    /// By bucket: the sum so far, where gradients stay on the device.
-    there: Vec<Option<Tensor<1>>>,
+    /// Where gradients stay on the device.
+    there: Option<There>,
     /// By bucket.
     sums: Vec<BucketSum>,
     reductions: Vec<Reducing>,
@@ -281,8 +284,7 @@ struct Reduced {
 
 /// The findings of all ranks about a step.
 struct Summed {
-    /// By bucket.
-    gradient: Vec<Numbers<f32>>,
+    gradient: GradientSums,
     /// Losses, right answers, samples.
     totals: Numbers<f64>,
     /// Of the mean gradient.
@@ -291,6 +293,16 @@ struct Summed {
     factor: f32,
     /// By block, the trust ratio of each trained parameter; nothing for an optimizer without.
     trust: Vec<Vec<f32>>,
+    /// By trained parameter: the largest exponent field of the gradients of all virtual ranks.
+    largest: Vec<u8>,
+}
+
+/// The sums of gradients, by bucket.
+#[derive(Debug)]
+enum GradientSums {
+    Host(Vec<Numbers<f32>>),
+    /// On the device; none of a bucket without numbers.
+    There(Vec<Option<Tensor<1>>>),
 }
 
 /// The gradients of a bucket, of the virtual ranks so far.
@@ -367,6 +379,7 @@ impl Engine {
                 compressors: Vec::new(),
                 device_sums: None,
                 ranges,
+                tables: Tables::default(),
             },
             running,
             comm,
@@ -613,7 +626,7 @@ impl Engine {
         let computed = Instant::now();
         let tracer = self.times.tracer.clone();
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
-        let StepInProgress { running, scalars, reductions, sliced, hashers, largest, .. } =
+        let StepInProgress { running, scalars, reductions, sliced, there, hashers, largest, .. } =
             self.begun.take().expect("a step is under way");
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
@@ -623,9 +636,11 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let largest = self.largest_of_all(largest);
-        let summed = self.sum_up(reductions, sliced, totals).and_then(|summed| Ok((summed, largest.wait()?)));
-        let (Summed { gradient, totals, norm, factor, trust }, largest) = match summed {
+        let summed = match there {
+            Some(there) => self.sum_up_there(there, totals),
+            None => self.sum_up(reductions, sliced, totals, largest),
+        };
+        let Summed { gradient, totals, norm, factor, trust, largest } = match summed {
             Ok(summed) => summed,
             Err(error) => {
                 self.running = running;
@@ -655,7 +670,9 @@ impl Engine {
         } else {
             self.running = running;
         }
-        self.spare.keep_gradients(gradient);
+        if let GradientSums::Host(sums) = gradient {
+            self.spare.keep_gradients(sums);
+        }
         self.times.updating = computed.elapsed();
         Ok(loss)
     }
@@ -667,19 +684,38 @@ impl Engine {
         reductions: Vec<Reducing>,
         sliced: Vec<Option<Numbers<f32>>>,
         totals: Pending<Numbers<f64>>,
+        largest: Vec<u8>,
     ) -> Result<Summed, CollectiveError> {
+        let largest = self.largest_of_all(largest);
         let gradient = self.sums_of_all(reductions, sliced)?;
+        self.conclude(gradient, totals, largest)
+    }
+
+    /// The same of sums that are there.
+    fn conclude(
+        &mut self,
+        gradient: Vec<Numbers<f32>>,
+        totals: Pending<Numbers<f64>>,
+        largest: Pending<Vec<u8>>,
+    ) -> Result<Summed, CollectiveError> {
         let norm = self.norm(&gradient)?;
         // A rank that had no samples has not waited yet for those of the step before, which must not come after it has
         // moved its own.
         self.settle()?;
         let totals = totals.wait()?;
+        let (norm, factor) = self.of_mean(norm, &totals);
+        let trust = self.trust_ratios(self.rule_here().optimizer, &gradient, factor)?;
+        let (gradient, largest) = (GradientSums::Host(gradient), largest.wait()?);
+        Ok(Summed { gradient, totals, norm, factor, trust, largest })
+    }
+
+    /// The length of the mean gradient, from that of the sum, and by which the sum becomes the mean, clipped.
+    fn of_mean(&self, norm: Norm, totals: &[f64]) -> (Norm, f32) {
         // Compressed gradients arrive as a mean.
         let share = if self.reducer.compressors.is_empty() { 1.0 / totals[2].max(1.0) } else { 1.0 };
-        let (norm, rule) = (norm.times(share), self.rule_here());
-        let factor = (share * rule.clip.map_or(1.0, |limit| f64::from(norm.factor(limit)))) as f32;
-        let trust = self.trust_ratios(rule.optimizer, &gradient, factor)?;
-        Ok(Summed { gradient, totals, norm, factor, trust })
+        let norm = norm.times(share);
+        let clip = self.rule_here().clip;
+        (norm, (share * clip.map_or(1.0, |limit| f64::from(norm.factor(limit)))) as f32)
     }
 
     /// Has all ranks find the largest exponent fields of their gradients together.

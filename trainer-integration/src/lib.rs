@@ -32,6 +32,7 @@ pub mod progress;
 pub mod random;
 pub mod record;
 pub mod reduce;
+mod resident;
 pub mod scaling;
 pub mod source;
 pub mod tensor_tree;

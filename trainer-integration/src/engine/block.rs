@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use burn::tensor::{Device, Tensor};
+
 use super::computed::Computed;
 use super::segments::{Ownership, Segments};
 use super::{Owners, Zero};
@@ -10,6 +12,7 @@ use crate::flat_block::FlatBlock;
 use crate::ledger::{Held, Kind, Ledger};
 use crate::optim::layerwise::{Piece, Squares, pieces};
 use crate::optim::{Moments, Optimizer, Stretch};
+use crate::resident::Resident;
 use crate::weights::ranges;
 
 /// A trained parameter.
@@ -37,6 +40,10 @@ pub(super) struct BlockState {
     pub(super) slice: Range<usize>,
     /// Of these.
     pub(super) moments: Moments,
+    /// The same weights and moments on a device.
+    resident: Option<Resident>,
+    /// Whether weights and moments are not those of the device, but of no use.
+    is_behind: bool,
     /// Weights and moments.
     held: [Held; 2],
 }
@@ -77,11 +84,23 @@ impl BlockState {
         let bytes = weights.bytes() + computed.as_ref().map_or(0, Computed::bytes);
         let held = [ledger.hold(Kind::Weights, bytes), ledger.hold(Kind::Moments, 0)];
         let moments = Moments::default();
-        BlockState { weights, computed, parameters, trained, ownership, slice, moments, held }
+        BlockState {
+            weights,
+            computed,
+            parameters,
+            trained,
+            ownership,
+            slice,
+            moments,
+            resident: None,
+            is_behind: false,
+            held,
+        }
     }
 
     /// Takes over what of these numbers, which begin at `start` in the block, this rank keeps.
     pub(super) fn begin(&mut self, start: usize, numbers: &[f32]) {
+        self.come_home();
         self.weights.copy_from(start, numbers);
         if let Some(computed) = &mut self.computed {
             computed.copy_from(&self.parameters, start, numbers);
@@ -171,8 +190,77 @@ impl BlockState {
 
     /// Takes over the optimizer's memory of this rank's slice.
     pub(super) fn remember(&mut self, moments: Moments) {
+        self.come_home();
         self.moments = moments;
         self.count_moments();
+    }
+
+    /// The weights as tensors of this precision on a device, where they are from now on.
+    pub(super) fn tensors_there(&mut self, device: &Device, precision: Precision) -> Vec<Tensor<1>> {
+        let tensors = self.there(device).views(precision).to_vec();
+        self.count_there();
+        tensors
+    }
+
+    /// Moves the weights on a device against the numbers of a gradient from `start` on.
+    pub(super) fn update_there(
+        &mut self,
+        device: &Device,
+        optimizer: Optimizer,
+        rate: f32,
+        gradient: (&Tensor<1>, usize),
+        factor: f32,
+    ) {
+        self.there(device).update(optimizer, rate, gradient, factor);
+        self.moments.steps += 1;
+        self.leave_home();
+        self.count_there();
+    }
+
+    fn there(&mut self, device: &Device) -> &mut Resident {
+        if self.resident.is_none() {
+            let weights: Vec<&[f32]> = self.weights.stretches().map(|(_, numbers)| numbers).collect();
+            let trained: Vec<_> = self.trained.iter().map(|it| (it.range.clone(), it.decay)).collect();
+            self.resident = Some(Resident::new(device, &weights, &trained, &self.moments));
+            self.leave_home();
+        }
+        self.resident.as_mut().expect("just made")
+    }
+
+    /// Lets go of the host's numbers, which the device has.
+    fn leave_home(&mut self) {
+        self.is_behind = true;
+        drop(self.weights.lend());
+        (self.moments.first, self.moments.second) = (Vec::new(), Vec::new());
+    }
+
+    /// Has the host's numbers be those of the device.
+    pub(super) fn fetch(&mut self) {
+        let Some(resident) = self.resident.as_ref().filter(|_| self.is_behind) else { return };
+        self.weights.give_back(resident.weights());
+        self.moments = resident.moments();
+        self.is_behind = false;
+        self.count_there();
+    }
+
+    /// The same, and the device has none any more.
+    fn come_home(&mut self) {
+        self.fetch();
+        if self.resident.take().is_some() {
+            self.held[0].set(self.weights.bytes());
+            self.count_moments();
+        }
+    }
+
+    fn count_there(&mut self) {
+        let Some(resident) = &self.resident else { return };
+        let (mut weights, mut moments) = resident.bytes();
+        if !self.is_behind {
+            weights += self.weights.bytes();
+            moments += self.moments.bytes();
+        }
+        self.held[0].set(weights);
+        self.held[1].set(moments);
     }
 
     fn count_moments(&mut self) {

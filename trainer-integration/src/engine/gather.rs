@@ -23,6 +23,8 @@ pub(super) struct Lent {
     blocks: Vec<Option<Vec<Tensor<1>>>>,
     /// Of those that are copies.
     copies: Held,
+    /// Whether they are the device's own, and not to be given back.
+    are_there: bool,
 }
 
 impl Engine {
@@ -34,7 +36,7 @@ impl Engine {
     /// Nothing yet.
     pub(super) fn lend(&self) -> Lent {
         let blocks = self.blocks.iter().map(|_| None).collect();
-        Lent { blocks, copies: self.ledger.hold(Kind::Gathered, 0) }
+        Lent { blocks, copies: self.ledger.hold(Kind::Gathered, 0), are_there: self.is_resident() }
     }
 
     /// A block's weights, once they are there. They are gone until they are given back if tensors can have
@@ -45,6 +47,11 @@ impl Engine {
         block: usize,
     ) -> Result<&'a [Tensor<1>], CollectiveError> {
         if lent.blocks[block].is_none() {
+            if lent.are_there {
+                let (precision, device) = (self.compute.precision, &self.compute.device);
+                let tensors = self.blocks[block].tensors_there(device, precision);
+                return Ok(lent.blocks[block].insert(tensors));
+            }
             self.arrive(self.reducer.buckets.with(block))?;
             let (is_host, precision, device) =
                 (self.shares_memory(), self.compute.precision, &self.compute.device);
@@ -66,7 +73,7 @@ impl Engine {
 
     /// Takes the weights back, whose tensors have no users any more.
     pub(super) fn take_back(&mut self, lent: Lent) {
-        if lent.copies.bytes() > 0 {
+        if lent.copies.bytes() > 0 || lent.are_there {
             return;
         }
         for (block, tensors) in self.blocks.iter_mut().zip(lent.blocks) {
@@ -120,6 +127,7 @@ impl Engine {
         self.settle()?;
         // Otherwise there would be a block more than in a step.
         self.spare.forget_gathered();
+        self.blocks[block].fetch();
         let (state, ledger) = (&self.blocks[block], self.ledger.clone());
         let on_ledger = |numbers| Numbers::of(&ledger, Kind::Gathered, numbers);
         if !self.gathers() {
@@ -173,6 +181,7 @@ impl Engine {
                 digests.push(Digest::of(bytemuck::cast_slice(&self.whole(block)?)));
                 continue;
             }
+            self.blocks[block].fetch();
             let mut hasher = Hasher::new();
             for (_, numbers) in self.blocks[block].weights.stretches() {
                 hasher.update(bytemuck::cast_slice(numbers));
@@ -195,13 +204,17 @@ impl Engine {
         let (mut activation, mut shelf) =
             (input.map(|input| self.at_precision(input)), std::collections::BTreeMap::new());
         for (block, running) in running.iter().enumerate() {
-            let whole = self.whole(block)?;
+            let parameters = if self.is_resident() {
+                self.blocks[block].tensors_there(&self.compute.device, self.compute.precision)
+            } else {
+                let whole = self.whole(block)?;
+                let ranges = &self.blocks[block].parameters;
+                let mut memory = Computed::zeros(self.compute.precision, ranges);
+                memory.copy_from(ranges, 0, &whole);
+                drop(whole);
+                self.gathered(memory)
+            };
             let Some(input) = activation.take() else { continue };
-            let ranges = &self.blocks[block].parameters;
-            let mut memory = Computed::zeros(self.compute.precision, ranges);
-            memory.copy_from(ranges, 0, &whole);
-            drop(whole);
-            let parameters = self.gathered(memory);
             let mut pass = Pass::new(None, shelf, None);
             let loaded = self.model.stages[block].load(&parameters, running, Use::Evaluation);
             activation = Some(loaded.forward(input, &mut pass));

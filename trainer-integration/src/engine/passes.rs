@@ -86,6 +86,7 @@ impl Engine {
 
     fn begin(&self, StepPlan { number, epoch, .. }: StepPlan) -> StepInProgress {
         let (hosted, buckets) = (self.virtual_ranks().len(), self.reducer.buckets.count());
+        let (there, is_exact) = (self.begin_there(), self.reducer.reduction == Reduction::Exact);
         StepInProgress {
             number,
             epoch,
@@ -93,13 +94,13 @@ impl Engine {
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
             micro_batches: vec![0; hosted],
-            // Values that stay on a device are not checked.
+            // Of gradients that are added up on a device in any order there are none by virtual rank.
             hashers: vec![
                 Hasher::new();
-                if self.notes.digests && self.reducer.device_sums.is_none() { hosted } else { 0 }
+                if self.notes.digests && (is_exact || there.is_none()) { hosted } else { 0 }
             ],
             samples: None,
-            there: vec![None; buckets],
+            there,
             sums: (0..buckets).map(|bucket| self.no_sum(bucket)).collect(),
             reductions: Vec::with_capacity(buckets),
             sliced: (0..buckets).map(|_| None).collect(),
@@ -438,10 +439,10 @@ impl Engine {
         gradient: Option<Gradient>,
         is_last: bool,
     ) -> Result<(), CollectiveError> {
-        let gradient = match (gradient, &self.reducer.device_sums) {
-            (Some(Gradient::Host(numbers)), _) => Some(numbers),
-            (None, None) => None,
-            (there, _) => {
+        let gradient = match gradient {
+            Some(Gradient::Host(numbers)) => Some(numbers),
+            None if begun.there.is_none() => None,
+            there => {
                 self.deliver_there(begun, index, bucket, there, is_last);
                 return Ok(());
             }
@@ -514,51 +515,11 @@ impl Engine {
         }
     }
 
-    /// The same of a gradient that stays on the device, where micro-batches and virtual ranks are added up as they come.
-    fn deliver_there(
-        &self,
-        begun: &mut StepInProgress,
-        index: usize,
-        bucket: usize,
-        gradient: Option<Gradient>,
-        is_last: bool,
-    ) {
-        let sum = &mut begun.there[bucket];
-        if let Some(Gradient::Device(tensors)) = gradient.filter(|_| self.reducer.buckets.len(bucket) > 0) {
-            let more = Tensor::cat(tensors, 0);
-            // The device may have no memory for the sum: then it is as it was, and the gradient comes again.
-            *sum = Some(match &*sum {
-                Some(sum) => sum.clone() + more,
-                None => more,
-            });
-        }
-        if !is_last || index + 1 < self.virtual_ranks().len() {
-            return;
-        }
-        let sum = sum
-            .take()
-            .unwrap_or_else(|| Tensor::zeros([self.reducer.buckets.len(bucket)], &self.compute.device));
-        if self.reducer.buckets.len(bucket) == 0 {
-            begun.reductions.push(Reducing::Done(Reduced { sum: Numbers::default(), spare: None }));
-            return;
-        }
-        let (tracer, sums) = (self.times.tracer.clone(), self.reducer.device_sums.clone());
-        drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
-        let reduction = self.comm.submit(move |collective| {
-            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
-            let sums = sums.expect("gradients stay on the device to be added up there");
-            let mut sums = sums.lock().expect("no panic while gradients are added up");
-            let sum = to_numbers(sums.all_reduce(sum, collective)?).into();
-            Ok(Reduced { sum, spare: None })
-        });
-        begun.reductions.push(Reducing::UnderWay(reduction));
-    }
-
     /// Where gradients are to be, and none yet.
     pub(super) fn no_gradient(&self) -> Gradient {
-        match self.reducer.device_sums {
-            Some(_) => Gradient::Device(Vec::new()),
-            None => Gradient::Host(Numbers::default()),
+        match self.keeps_gradients_there() {
+            true => Gradient::Device(Vec::new()),
+            false => Gradient::Host(Numbers::default()),
         }
     }
 
@@ -574,14 +535,14 @@ impl Engine {
     }
 
     /// The trained parameters of a bucket in order: the place of each among those of all blocks, and its length.
-    fn trained_of(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
+    pub(super) fn trained_of(&self, bucket: usize) -> impl Iterator<Item = (usize, usize)> {
         self.reducer.buckets.places(bucket).flat_map(|(block, _)| {
             let before: usize = self.blocks[..block].iter().map(BlockState::trained_count).sum();
             self.blocks[block].trained_lengths().enumerate().map(move |(at, length)| (before + at, length))
         })
     }
 
-    fn scales(&self, bucket: usize) -> Scales {
+    pub(super) fn scales(&self, bucket: usize) -> Scales {
         let places = |parameter| self.reducer.ranges.places(parameter, self.ranks.count);
         Scales::new(self.trained_of(bucket).map(|(parameter, length)| (length, places(parameter))))
     }
@@ -751,7 +712,7 @@ impl Engine {
 }
 
 /// Takes in bytes, on several threads where that is faster.
-fn digest(hasher: &mut Hasher, bytes: &[u8]) {
+pub(super) fn digest(hasher: &mut Hasher, bytes: &[u8]) {
     const SEVERAL_THREADS_FROM: usize = 1 << 20;
     if bytes.len() < SEVERAL_THREADS_FROM {
         hasher.update(bytes);

@@ -80,6 +80,7 @@ impl Engine {
         progress: ProgressSoFar,
     ) -> Result<Snapshot<'_>, CollectiveError> {
         self.settle()?;
+        self.fetch();
         let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
         let mut held = Vec::with_capacity(3 * self.blocks.len());
         for (block, BlockState { weights, moments, slice, .. }) in self.blocks.iter().enumerate() {
@@ -125,6 +126,7 @@ impl Engine {
         let are_there: Vec<bool> = (0..self.reducer.buckets.count())
             .map(|bucket| self.arrive(bucket).is_ok() && !self.slices.stale.contains(&bucket))
             .collect();
+        self.fetch();
         let (layout, mut state) = (self.layout(), State::default());
         for (block, kept) in std::mem::take(&mut self.blocks).into_iter().enumerate() {
             let BlockState { weights, moments, slice, ownership, computed, .. } = kept;
@@ -249,6 +251,7 @@ impl Engine {
     /// The differences of the model from the layout; then nothing has changed.
     pub(crate) fn restore(&mut self, layout: &Layout, mut state: State) -> Result<(), String> {
         let mut copies = self.ledger.hold(ledger::Kind::Copies, state.bytes());
+        self.fetch();
         let ours = self.layout();
         if ours.blocks.len() != layout.blocks.len() {
             return Err(format!("{} blocks, and not {}", layout.blocks.len(), ours.blocks.len()));

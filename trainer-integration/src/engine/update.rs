@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::block::BlockState;
 use super::computed::{Computed, Gathering, gather};
-use super::{Engine, Reduced, Reducing, StepInProgress};
+use super::{Engine, GradientSums, Reduced, Reducing, StepInProgress};
 use crate::collective::CollectiveError;
 use crate::collective::numbers::add_right;
 use crate::ledger::Numbers;
@@ -84,13 +84,17 @@ impl Engine {
     pub(super) fn update(
         &mut self,
         optimizer: Optimizer,
-        gradient: &[Numbers<f32>],
+        gradient: &GradientSums,
         factor: f32,
         trust: &[Vec<f32>],
         rate: f32,
     ) {
         let tracer = self.times.tracer.clone();
         let _span = tracer.span(Lane::Compute, || "update");
+        let gradient = match gradient {
+            GradientSums::Host(sums) => sums,
+            GradientSums::There(sums) => return self.update_there(optimizer, sums, factor, rate),
+        };
         let are_spread = matches!(self.slices.zero, Zero::Moments | Zero::Gradients);
         self.slices.gathering = (0..if are_spread { gradient.len() } else { 0 }).map(|_| None).collect();
         for (bucket, sum) in gradient.iter().enumerate().rev() {

@@ -249,6 +249,17 @@ impl Optimizer {
         matches!(self, Optimizer::Adam { .. } | Optimizer::AdamW { .. } | Optimizer::Lamb { .. })
     }
 
+    /// The shares of their final size that Adam's moments have after this number of updates; 1 for other optimizers.
+    pub(crate) fn corrections(self, steps: u32) -> [f32; 2] {
+        match self {
+            // In the first steps the difference has few bits left: it is rounded once, and last.
+            Optimizer::Adam { beta1, beta2, .. } | Optimizer::AdamW { beta1, beta2, .. } => {
+                [beta1, beta2].map(|beta| (1.0 - power(beta, steps)) as f32)
+            }
+            _ => [1.0; 2],
+        }
+    }
+
     fn by_one_moment(self, turn: Turn, weights: &mut [f32], gradient: &[f32], first: &mut [f32]) {
         let Turn { rate, factor, .. } = turn;
         let numbers = weights.iter_mut().zip(gradient).zip(first);
@@ -308,9 +319,7 @@ impl Optimizer {
         let decay = decay * weight_decay;
         let is_apart = matches!(self, Optimizer::AdamW { .. });
         let (inside, apart) = if is_apart { (0.0, rate * decay) } else { (decay, 0.0) };
-        // In the first steps the difference has few bits left: it is rounded once, and last.
-        let correct1 = (1.0 - power(beta1, steps)) as f32;
-        let correct2 = (1.0 - power(beta2, steps)) as f32;
+        let [correct1, correct2] = self.corrections(steps);
         for (((weight, &gradient), first), second) in weights.iter_mut().zip(gradient).zip(first).zip(second)
         {
             let gradient = gradient * factor + inside * *weight;

@@ -89,6 +89,12 @@ impl FixedSum {
         FixedSum { scales, ledger: ledger.clone(), missing: hosted, added: Added::One(Numbers::default()) }
     }
 
+    /// Takes the sums of all virtual ranks of this rank, which were made elsewhere with the same scales.
+    pub(crate) fn begin_with(&mut self, sums: Vec<i64>) {
+        self.missing = 0;
+        self.added = Added::Several(Numbers::of(&self.ledger, Kind::Gradients, sums));
+    }
+
     /// Adds the numbers of a virtual rank; the memory that is not needed any more.
     ///
     /// # Panics

@@ -1,0 +1,308 @@
+//! A step whose gradients stay on the device, where they are added up, and where weights and moments are, if all of the update can be done
+//! there: the host reads how large the gradients are, and decides.
+
+use std::ops::Range;
+
+use burn::tensor::{Device, Tensor, TensorData};
+
+use super::block::BlockState;
+use super::passes::digest;
+use super::walk::Gradient;
+use super::{Engine, GradientSums, StepInProgress, Summed};
+use crate::collective::CollectiveError;
+use crate::collective::nccl::{DeviceSums, Staged};
+use crate::compress::Compression;
+use crate::dtype::ReduceDtype;
+use crate::flat_block::to_numbers;
+use crate::ledger::{Kind, Numbers};
+use crate::optim::{Norm, Optimizer};
+use crate::reduce::fixed::{self, FixedSum};
+use crate::reduce::{Pending, Reduction};
+use crate::resident::{Findings, Resident, WholeSum, WholeTable};
+use crate::trace::Lane;
+use crate::zero::Zero;
+
+/// The gradients of a step.
+#[derive(Debug)]
+pub(super) struct There {
+    /// By virtual rank of this rank, then by bucket: the sum over the micro-batches so far. Added up in any order, they are in `sums`.
+    carried: Vec<Vec<Option<Tensor<1>>>>,
+    /// By bucket: the numbers of one virtual rank, or of several added up in any order.
+    sums: Vec<Option<Tensor<1>>>,
+    /// By bucket: those of several, in whole numbers.
+    whole: Vec<Option<WholeSum>>,
+    /// By bucket, in their order.
+    reductions: Vec<Reduced>,
+    findings: Findings,
+}
+
+/// The sums of a bucket over all ranks; none of a bucket without numbers.
+#[derive(Debug)]
+enum Reduced {
+    UnderWay(Pending<Tensor<1>>),
+    Done(Option<Box<Tensor<1>>>),
+}
+
+/// By bucket, the places of sums in whole numbers that the device has: they change rarely.
+#[derive(Debug, Default)]
+pub(super) struct Tables(Vec<Option<Table>>);
+
+#[derive(Debug)]
+struct Table {
+    /// Of each parameter the end and the places.
+    parameters: Vec<(usize, i32)>,
+    there: WholeTable,
+}
+
+impl Tables {
+    fn of(&mut self, bucket: usize, parameters: Vec<(usize, i32)>, device: &Device) -> WholeTable {
+        if self.0.len() <= bucket {
+            self.0.resize_with(bucket + 1, || None);
+        }
+        match &self.0[bucket] {
+            Some(table) if table.parameters == parameters => table.there.clone(),
+            _ => {
+                let there = WholeTable::new(&parameters, device);
+                self.0[bucket] = Some(Table { parameters, there: there.clone() });
+                there
+            }
+        }
+    }
+}
+
+impl Engine {
+    /// Whether weights and moments are on the device, and the whole step with them.
+    pub(super) fn is_resident(&self) -> bool {
+        let are_sums_there = match self.reducer.reduction {
+            Reduction::Exact => self.reducer.reduce_dtype == ReduceDtype::F32,
+            Reduction::Fast(compression) => compression == Compression::None,
+        };
+        self.compute.device != Device::flex()
+            && self.slices.zero == Zero::Nothing
+            && are_sums_there
+            && Resident::supports(self.rule.optimizer)
+    }
+
+    /// Whether gradients stay on the device until they are added up.
+    pub(super) fn keeps_gradients_there(&self) -> bool {
+        self.reducer.device_sums.is_some() || self.is_resident()
+    }
+
+    /// Nothing yet.
+    pub(super) fn begin_there(&self) -> Option<There> {
+        let (hosted, buckets) = (self.virtual_ranks().len(), self.reducer.buckets.count());
+        let exponents = if self.sums_whole() { self.reducer.ranges.len() } else { 0 };
+        self.keeps_gradients_there().then(|| There {
+            carried: vec![vec![None; buckets]; hosted],
+            sums: vec![None; buckets],
+            whole: (0..buckets).map(|_| None).collect(),
+            reductions: Vec::with_capacity(buckets),
+            findings: Findings::new(
+                exponents,
+                self.blocks.iter().map(BlockState::trained_len),
+                &self.compute.device,
+            ),
+        })
+    }
+
+    /// Takes a micro-batch's gradient of a bucket that stays on the device, as [`Engine::deliver`] does.
+    pub(super) fn deliver_there(
+        &mut self,
+        begun: &mut StepInProgress,
+        index: usize,
+        bucket: usize,
+        gradient: Option<Gradient>,
+        is_last: bool,
+    ) {
+        let there = begun.there.as_mut().expect("gradients stay on the device");
+        let length = self.reducer.buckets.len(bucket);
+        let is_last_rank = index + 1 == self.virtual_ranks().len();
+        if length == 0 {
+            if is_last && is_last_rank {
+                there.reductions.push(Reduced::Done(None));
+            }
+            return;
+        }
+        let is_exact = self.reducer.reduction == Reduction::Exact;
+        let place = if is_exact { &mut there.carried[index][bucket] } else { &mut there.sums[bucket] };
+        if let Some(Gradient::Device(tensors)) = gradient {
+            let more = Tensor::cat(tensors, 0);
+            // The device may have no memory for the sum: then it is as it was, and the gradient comes again.
+            *place = Some(match &*place {
+                Some(sum) => sum.clone() + more,
+                None => more,
+            });
+        }
+        if !is_last {
+            return;
+        }
+        if is_exact {
+            let numbers = place.take();
+            if let Some(hasher) = begun.hashers.get_mut(index) {
+                let numbers = numbers.clone().map_or_else(|| vec![0.0; length], to_numbers);
+                digest(hasher, bytemuck::cast_slice(&numbers));
+            }
+            self.add_there(there, bucket, numbers);
+        }
+        if !is_last_rank {
+            return;
+        }
+        drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
+        let (sum, whole) = (there.sums[bucket].take(), there.whole[bucket].take());
+        let reduction = self.reduce_there(bucket, sum, whole);
+        there.reductions.push(reduction);
+    }
+
+    /// Adds the numbers of a virtual rank exactly; of one without samples there are none.
+    fn add_there(&mut self, there: &mut There, bucket: usize, numbers: Option<Tensor<1>>) {
+        let Some(numbers) = numbers else { return };
+        if !self.sums_whole() {
+            there.sums[bucket] = Some(numbers);
+            return;
+        }
+        let table = self.table(bucket);
+        let into = self.order_of_parameters(0..bucket).count();
+        if self.virtual_ranks().len() == 1 {
+            there.findings.note(&numbers, &table, into);
+            there.sums[bucket] = Some(numbers);
+            return;
+        }
+        let sum = there.whole[bucket].get_or_insert_with(|| WholeSum::new(table));
+        sum.add(&numbers, &there.findings, into);
+    }
+
+    fn table(&mut self, bucket: usize) -> WholeTable {
+        let mut end = 0;
+        let places = self.trained_of(bucket).map(|(parameter, length)| {
+            end += length;
+            (end, self.reducer.ranges.places(parameter, self.ranks.count))
+        });
+        let places = places.collect();
+        self.reducer.tables.of(bucket, places, &self.compute.device)
+    }
+
+    /// The trained parameters of buckets in the order of these.
+    fn order_of_parameters(&self, buckets: Range<usize>) -> impl Iterator<Item = usize> {
+        buckets.flat_map(|bucket| self.trained_of(bucket)).map(|(parameter, _)| parameter)
+    }
+
+    /// Sends a bucket on its way, if there are other ranks.
+    fn reduce_there(&self, bucket: usize, sum: Option<Tensor<1>>, whole: Option<WholeSum>) -> Reduced {
+        let (device, length) = (self.compute.device.clone(), self.reducer.buckets.len(bucket));
+        let nothing = || Tensor::zeros([length], &device);
+        if self.comm.world() == 1 {
+            let sum = whole.map(|whole| whole.round()).or(sum).unwrap_or_else(nothing);
+            return Reduced::Done(Some(Box::new(sum)));
+        }
+        let tracer = self.times.tracer.clone();
+        let name = move || format!("reduce bucket {bucket}");
+        if self.reducer.reduction == Reduction::Exact {
+            let (ranks, hosted) = (self.ranks, self.virtual_ranks().len());
+            let mut mine = FixedSum::new(self.scales(bucket), hosted, &self.ledger);
+            let ledger = self.ledger.clone();
+            return Reduced::UnderWay(self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, name);
+                if hosted == 1 {
+                    let numbers = sum.map_or_else(|| vec![0.0; length], to_numbers);
+                    mine.push(Numbers::of(&ledger, Kind::Gradients, numbers));
+                } else {
+                    mine.begin_with(whole.map_or_else(|| vec![0; length], |whole| whole.to_sums()));
+                }
+                Ok(upload(fixed::all_reduce(collective, ranks, mine)?.into_values(), &device))
+            }));
+        }
+        let sums = self.reducer.device_sums.clone();
+        let staged =
+            Staged { dtype: self.reducer.reduce_dtype, table: self.reducer.table.as_deref().cloned() };
+        let sum = sum.unwrap_or_else(nothing);
+        Reduced::UnderWay(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, name);
+            match sums {
+                Some(sums) => {
+                    sums.lock().expect("no panic while gradients are added up").all_reduce(sum, collective)
+                }
+                None => { staged }.all_reduce(sum, collective),
+            }
+        }))
+    }
+
+    /// As [`Engine::sum_up`].
+    pub(super) fn sum_up_there(
+        &mut self,
+        there: There,
+        totals: Pending<Numbers<f64>>,
+    ) -> Result<Summed, CollectiveError> {
+        let There { reductions, findings, .. } = there;
+        let alone = self.comm.world() == 1;
+        // Every rank has to know of the gradients of all.
+        let largest = (!alone).then(|| self.largest_of_all(self.by_parameter(&findings.read().largest)));
+        let mut sums = Vec::with_capacity(reductions.len());
+        for reduction in reductions {
+            sums.push(match reduction {
+                Reduced::UnderWay(pending) => Some(pending.wait()?),
+                Reduced::Done(sum) => sum.map(|sum| *sum),
+            });
+        }
+        if !self.is_resident() {
+            let sums =
+                sums.into_iter().map(|sum| sum.map_or_else(Numbers::default, |sum| to_numbers(sum).into()));
+            return self.conclude(sums.collect(), totals, self.largest_of_all(Vec::new()));
+        }
+        for (bucket, sum) in sums.iter().enumerate() {
+            for (block, range) in self.reducer.buckets.places(bucket) {
+                if let Some(sum) = sum {
+                    findings.square(block, sum, range);
+                }
+            }
+        }
+        let found = findings.read();
+        let largest = match largest {
+            Some(largest) => largest.wait()?,
+            None => self.by_parameter(&found.largest),
+        };
+        let mut norm = Norm::default();
+        // From the last to the first, as they lie in buckets of any size.
+        found.squares.iter().rev().for_each(|squares| norm.add_squares(&[*squares]));
+        let totals = totals.wait()?;
+        let (norm, factor) = self.of_mean(norm, &totals);
+        Ok(Summed { gradient: GradientSums::There(sums), totals, norm, factor, trust: Vec::new(), largest })
+    }
+
+    /// Facts of all trained parameters in their order, from those in the order of buckets.
+    fn by_parameter(&self, facts: &[u8]) -> Vec<u8> {
+        let mut by_parameter = vec![0; facts.len()];
+        if !facts.is_empty() {
+            let order = self.order_of_parameters(0..self.reducer.buckets.count());
+            order.zip(facts).for_each(|(parameter, fact)| by_parameter[parameter] = *fact);
+        }
+        by_parameter
+    }
+
+    /// Moves the weights where they are.
+    pub(super) fn update_there(
+        &mut self,
+        optimizer: Optimizer,
+        sums: &[Option<Tensor<1>>],
+        factor: f32,
+        rate: f32,
+    ) {
+        for (bucket, sum) in sums.iter().enumerate().rev() {
+            for (block, range) in self.reducer.buckets.places(bucket) {
+                if let Some(sum) = sum.as_ref().filter(|_| !range.is_empty()) {
+                    let block = &mut self.blocks[block];
+                    block.update_there(&self.compute.device, optimizer, rate, (sum, range.start), factor);
+                }
+            }
+        }
+    }
+
+    /// Has the host's numbers be those of the device.
+    pub(super) fn fetch(&mut self) {
+        self.blocks.iter_mut().for_each(BlockState::fetch);
+    }
+}
+
+fn upload(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
+    let count = [numbers.len()];
+    Tensor::from_data(TensorData::new(numbers, count), device)
+}

@@ -1,0 +1,341 @@
+//! The arithmetic of a step in burn's kernel language, which CUDA and wgpu share.
+//!
+//! Numbers of a block are trained parameters one after the other. A table says of each parameter where its numbers end, and
+//! what holds for all of them; a unit finds its parameter by halving.
+
+// The macros take shared and mutable slices for buffers, and their code has casts of its own.
+#![allow(clippy::too_many_arguments, reason = "a kernel has an argument for each buffer and number")]
+
+use burn::cubecl;
+use burn::cubecl::prelude::*;
+
+/// Units of a cube, in all kernels.
+pub(super) const UNITS: u32 = 256;
+
+/// The first parameter that ends behind a place. `table` begins with the ends of all `count` parameters.
+#[cube]
+fn parameter_at(table: &[u32], count: u32, place: u32) -> u32 {
+    let mut low = 0u32;
+    let mut high = count;
+    while low < high {
+        let middle = (low + high) / 2;
+        if table[middle as usize] > place {
+            high = middle;
+        } else {
+            low = middle + 1;
+        }
+    }
+    low
+}
+
+/// -1, 0 or 1.
+#[cube]
+fn sign(number: f32) -> f32 {
+    let mut sign = 0.0f32;
+    if number > 0.0f32 {
+        sign = 1.0f32;
+    }
+    if number < 0.0f32 {
+        sign = -1.0f32;
+    }
+    sign
+}
+
+/// Where a number of a place has its weight, and how much it decays. Behind the ends, the table has the distance of each
+/// parameter's weights from its other numbers, and then the bits of its share of the weight decay.
+#[cube]
+fn weight_at(table: &[u32], count: u32, place: u32) -> (u32, f32) {
+    let parameter = parameter_at(table, count, place);
+    let at = place + table[(count + parameter) as usize];
+    let decay = f32::reinterpret(table[(2u32 * count + parameter) as usize]);
+    (at, decay)
+}
+
+/// `Optimizer::Sgd`.
+#[cube(launch)]
+pub(super) fn sgd(
+    weights: &mut [f32],
+    velocity: &mut [f32],
+    gradient: &[f32],
+    table: &[u32],
+    count: u32,
+    start: u32,
+    rate: f32,
+    factor: f32,
+    momentum: f32,
+    weight_decay: f32,
+) {
+    let mut place = ABSOLUTE_POS;
+    while place < velocity.len() {
+        let (at, share) = weight_at(table, count, place as u32);
+        let at = at as usize;
+        let weight = weights[at];
+        let pull = share * weight_decay * weight;
+        let moved = momentum * velocity[place] + (gradient[start as usize + place] * factor + pull);
+        velocity[place] = moved;
+        weights[at] = weight - rate * moved;
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+}
+
+/// `Optimizer::Lion`.
+#[cube(launch)]
+pub(super) fn lion(
+    weights: &mut [f32],
+    momentum: &mut [f32],
+    gradient: &[f32],
+    table: &[u32],
+    count: u32,
+    start: u32,
+    rate: f32,
+    factor: f32,
+    beta1: f32,
+    beta2: f32,
+    weight_decay: f32,
+) {
+    let mut place = ABSOLUTE_POS;
+    while place < momentum.len() {
+        let (at, share) = weight_at(table, count, place as u32);
+        let at = at as usize;
+        let weight = weights[at];
+        let gradient = gradient[start as usize + place] * factor;
+        let before = momentum[place];
+        let step = sign(beta1 * before + (1.0f32 - beta1) * gradient);
+        weights[at] = weight - rate * (step + share * weight_decay * weight);
+        momentum[place] = beta2 * before + (1.0f32 - beta2) * gradient;
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+}
+
+/// `Optimizer::Adam`, and with `is_apart` `Optimizer::AdamW`.
+#[cube(launch)]
+pub(super) fn adam(
+    weights: &mut [f32],
+    first: &mut [f32],
+    second: &mut [f32],
+    gradient: &[f32],
+    table: &[u32],
+    count: u32,
+    start: u32,
+    rate: f32,
+    factor: f32,
+    beta1: f32,
+    beta2: f32,
+    epsilon: f32,
+    weight_decay: f32,
+    correct1: f32,
+    correct2: f32,
+    #[comptime] is_apart: bool,
+) {
+    let mut place = ABSOLUTE_POS;
+    while place < first.len() {
+        let (at, share) = weight_at(table, count, place as u32);
+        let at = at as usize;
+        let decay = share * weight_decay;
+        let mut weight = weights[at];
+        let mut gradient = gradient[start as usize + place] * factor;
+        if comptime![is_apart] {
+            weight -= rate * decay * weight;
+        } else {
+            gradient += decay * weight;
+        }
+        let mean = beta1 * first[place] + (1.0f32 - beta1) * gradient;
+        let square = beta2 * second[place] + (1.0f32 - beta2) * gradient * gradient;
+        first[place] = mean;
+        second[place] = square;
+        weights[at] = weight - rate * (mean / correct1) / ((square / correct2).sqrt() + epsilon);
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+}
+
+/// The sum of the squares of the numbers of each cube, in a fixed order, as the bits of `sums` from `into` on.
+#[cube(launch)]
+pub(super) fn squares(numbers: &[f32], sums: &mut [u32], start: u32, length: u32, into: u32) {
+    let mut sum = 0.0f32;
+    let mut place = ABSOLUTE_POS;
+    while place < length as usize {
+        let number = numbers[start as usize + place];
+        sum += number * number;
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+    let mut of_units = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);
+    of_units[UNIT_POS as usize] = sum;
+    sync_cube();
+    let mut half = comptime![UNITS / 2].runtime();
+    while half > 0 {
+        if UNIT_POS < half {
+            let more = of_units[(UNIT_POS + half) as usize];
+            of_units[UNIT_POS as usize] += more;
+        }
+        sync_cube();
+        half /= 2u32;
+    }
+    if UNIT_POS == 0 {
+        sums[into as usize + CUBE_POS] = u32::reinterpret(of_units[0]);
+    }
+}
+
+/// A number as a whole number of 64 bits, the lower and the upper half: multiplied by 2 to the power of `places`, rounded to the
+/// nearest, and of two equally near to the even one. Only whole numbers are added and shifted, so that no device rounds
+/// otherwise.
+#[cube]
+fn whole(number: f32, places: i32) -> (u32, u32) {
+    let bits = u32::reinterpret(number);
+    let field = bits >> 23u32 & 0xffu32;
+    let mut mantissa = bits & 0x7f_ffffu32;
+    let mut exponent = 1i32;
+    if field > 0u32 {
+        mantissa |= 0x80_0000u32;
+        exponent = field as i32;
+    }
+    let shift = exponent - 150 + places;
+    let mut low = 0u32;
+    let mut high = 0u32;
+    if shift >= 0 {
+        let left = shift as u32;
+        if left == 0u32 {
+            low = mantissa;
+        } else if left < 32u32 {
+            low = mantissa << left;
+            high = mantissa >> (32u32 - left);
+        } else if left < 64u32 {
+            high = mantissa << (left - 32u32);
+        }
+    } else if shift >= -24 {
+        let right = (-shift) as u32;
+        low = mantissa >> right;
+        let rest = mantissa & ((1u32 << right) - 1u32);
+        let half = 1u32 << (right - 1u32);
+        if rest > half || (rest == half && low & 1u32 == 1u32) {
+            low += 1u32;
+        }
+    }
+    if bits >> 31u32 == 1u32 {
+        low = !low + 1u32;
+        high = !high;
+        if low == 0u32 {
+            high += 1u32;
+        }
+    }
+    (low, high)
+}
+
+/// Notes the largest exponent field of each parameter's numbers in `largest` from `into` on, and adds the numbers to sums in whole
+/// numbers if that `adds`. The table has the binary places of each parameter's sums behind the ends; a sum is two numbers of `sums`, the lower half first.
+#[cube(launch)]
+pub(super) fn add_whole(
+    sums: &mut [u32],
+    largest: &[Atomic<u32>],
+    numbers: &[f32],
+    table: &[u32],
+    count: u32,
+    length: u32,
+    into: u32,
+    #[comptime] adds: bool,
+) {
+    // Each cube has a stretch of its own, most of which have numbers of one parameter alone: then one unit notes for all.
+    let each = length.div_ceil(CUBE_COUNT as u32);
+    let begin = each * CUBE_POS as u32;
+    let mut end = begin + each;
+    if end > length {
+        end = length;
+    }
+    let mut of_units = Shared::<[u32]>::new_slice(comptime![UNITS as usize]);
+    let mut most = 0u32;
+    let mut own = 0u32;
+    let mut is_one = false;
+    if begin < end {
+        own = parameter_at(table, count, begin);
+        is_one = own == parameter_at(table, count, end - 1u32);
+    }
+    let mut place = begin + UNIT_POS;
+    while place < end {
+        let mut parameter = own;
+        if !is_one {
+            parameter = parameter_at(table, count, place);
+        }
+        let number = numbers[place as usize];
+        let field = u32::reinterpret(number) >> 23u32 & 0xffu32;
+        if is_one {
+            if field > most {
+                most = field;
+            }
+        } else {
+            largest[(into + parameter) as usize].fetch_max(field);
+        }
+        if comptime![adds] {
+            let (low, high) = whole(number, table[(count + parameter) as usize] as i32);
+            let before = sums[(2u32 * place) as usize];
+            let sum = before + low;
+            let mut carry = 0u32;
+            if sum < before {
+                carry = 1u32;
+            }
+            sums[(2u32 * place) as usize] = sum;
+            sums[(2u32 * place + 1u32) as usize] += high + carry;
+        }
+        place += UNITS;
+    }
+    of_units[UNIT_POS as usize] = most;
+    sync_cube();
+    if UNIT_POS == 0 && is_one {
+        let mut unit = 0u32;
+        while unit < UNITS {
+            let other = of_units[unit as usize];
+            if other > most {
+                most = other;
+            }
+            unit += 1u32;
+        }
+        largest[(into + own) as usize].fetch_max(most);
+    }
+}
+
+/// The numbers nearest to sums that [`add_whole`] has made, of two equally near the even one. The smallest step is a normal number.
+#[cube(launch)]
+pub(super) fn from_whole(sums: &[u32], numbers: &mut [f32], table: &[u32], count: u32) {
+    let mut place = ABSOLUTE_POS;
+    while place < numbers.len() {
+        let parameter = parameter_at(table, count, place as u32);
+        let places = table[(count + parameter) as usize] as i32;
+        let mut low = sums[2 * place];
+        let mut high = sums[2 * place + 1];
+        let sign = high & 0x8000_0000u32;
+        if sign != 0u32 {
+            low = !low + 1u32;
+            high = !high;
+            if low == 0u32 {
+                high += 1u32;
+            }
+        }
+        // The highest bit is brought to the top of the upper half: what was there is worth 2^63 and less.
+        let mut exponent = 63i32 - places + 127i32;
+        if high == 0u32 {
+            high = low;
+            low = 0u32;
+            exponent -= 32i32;
+        }
+        let zeros = high.leading_zeros();
+        let mut bits = 0u32;
+        if zeros < 32u32 {
+            if zeros > 0u32 {
+                high = high << zeros | low >> (32u32 - zeros);
+                low <<= zeros;
+            }
+            exponent -= zeros as i32;
+            let mut mantissa = high >> 8u32;
+            let rest = high & 0xffu32;
+            if rest > 0x80u32 || (rest == 0x80u32 && (low != 0u32 || mantissa & 1u32 == 1u32)) {
+                mantissa += 1u32;
+            }
+            // A mantissa that was rounded up to 2^24 has carried into the exponent.
+            bits = ((exponent as u32) << 23u32) + (mantissa - 0x80_0000u32);
+            if bits > 0x7f80_0000u32 {
+                bits = 0x7f80_0000u32; // too large for 32 bits
+            }
+            bits |= sign;
+        }
+        numbers[place] = f32::reinterpret(bits);
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+}
