@@ -9,7 +9,7 @@ use burn::tensor::{Device, Gradients, Tensor};
 use shardd_trainer::block::Pass;
 use shardd_trainer::engine::MicroBatch;
 use shardd_trainer::flat_block::{FlatBlock, Loaded, Use};
-use shardd_trainer::loss::Measured;
+use shardd_trainer::loss::{Losses, Measured};
 use shardd_trainer::model::Model;
 use shardd_trainer::tensor_tree::Part;
 use shardd_trainer::weights::{Buffer, Init, Parameter};
@@ -55,7 +55,8 @@ impl TimedModel {
         let device = Device::flex();
         let measure = |_: Vec<Part>, _: Range<usize>, _: usize| {
             let gradient = Tensor::<1>::zeros([WIDTH], &Device::flex());
-            Measured { sum: 1.0, correct: 0, samples: 1, gradient: vec![Some(gradient)] }
+            let losses = Losses::Here { sum: 1.0, correct: 0 };
+            Measured { losses, samples: 1, gradient: vec![Some(gradient)] }
         };
         let input = vec![Part::floats(vec![1.0; WIDTH], &[1, WIDTH], &device)];
         MicroBatch { input, measure: Box::new(measure), is_divisible: false }
@@ -96,7 +97,7 @@ impl FlatBlock for TimedStage {
 
     fn forget_initial(&mut self) {}
 
-    fn load(&self, _parameters: &[Tensor<1>], _buffers: &[Vec<f32>], _used: Use) -> Box<dyn Loaded> {
+    fn load(&self, _parameters: &[Tensor<1>], _buffers: &[Tensor<1>], _used: Use) -> Box<dyn Loaded> {
         let trained = self.parameters.iter().filter(|parameter| parameter.is_trained);
         Box::new(TimedPass { length: trained.map(Parameter::len).sum(), forward: self.forward })
     }
@@ -143,7 +144,7 @@ impl Loaded for TimedPass {
         unreachable!("its gradients are on the host")
     }
 
-    fn buffers(&self) -> Vec<Vec<f32>> {
+    fn buffers(&self) -> Vec<Tensor<1>> {
         Vec::new()
     }
 }

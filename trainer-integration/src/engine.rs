@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use blake3::Hasher;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Tensor, TensorData};
 use half::bf16;
 use shardd_store::record::Digest128;
 use thiserror::Error;
@@ -38,13 +38,15 @@ use crate::collective::sums::TuningTable;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
 use crate::dtype::ReduceDtype;
+use crate::flat_block::to_numbers;
 use crate::ledger::{Ledger, Numbers, Usage};
-use crate::loss::{Measured, Objective};
+use crate::loss::{Losses, Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Norm, Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::fixed::{Fit, FixedSum, GradientRanges};
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
+use crate::resident::{Found, read_at_once};
 use crate::scaling::LossScale;
 use crate::tensor_tree::{Part, TensorTree, from_parts};
 use crate::trace::{Lane, Tracer};
@@ -69,7 +71,7 @@ pub struct Engine {
     blocks: Vec<BlockState>,
     reducer: Reducer,
     /// By virtual rank of this rank.
-    running: Vec<Running>,
+    running: Vec<RunningThere>,
     comm: Arc<Comm>,
     begun: Option<StepInProgress>,
     ledger: Ledger,
@@ -243,11 +245,13 @@ struct StepInProgress {
     number: u64,
     epoch: u32,
     /// The running numbers before it.
-    running: Vec<Running>,
+    running: Vec<RunningThere>,
     /// By virtual rank of this rank, then by bucket: the sum over the micro-batches so far.
     carried: Vec<Vec<Option<Numbers<f32>>>>,
     /// By virtual rank of this rank: losses, right answers, samples.
     scalars: Vec<[f64; 3]>,
+    /// By virtual rank of this rank: losses and right answers that a device has.
+    losses: Vec<Vec<Tensor<1>>>,
     /// By virtual rank of this rank: micro-batches so far.
     micro_batches: Vec<u64>,
     /// By virtual rank of this rank, if gradients are digested.
@@ -356,7 +360,8 @@ impl Engine {
         let mesh = mesh.expect("the ranks form such groups");
         let ledger = Ledger::default();
         let blocks = blocks_of(&model, zero, Precision::default(), &mesh, &ledger);
-        let running = ranks.of(comm.rank()).map(|_| model.initial_running()).collect();
+        let running = running_there(&model.initial_running(), &device);
+        let running = vec![running; ranks.of(comm.rank()).len()];
         let first_trained = blocks.iter().position(|block| block.trained_len() > 0).unwrap_or(0);
         let rule = rule.into();
         let buckets = buckets_of(&blocks, zero, BucketSizes::default());
@@ -626,8 +631,10 @@ impl Engine {
         let computed = Instant::now();
         let tracer = self.times.tracer.clone();
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
-        let StepInProgress { running, scalars, reductions, sliced, there, hashers, largest, .. } =
-            self.begun.take().expect("a step is under way");
+        let mut begun = self.begun.take().expect("a step is under way");
+        self.square_there(&begun);
+        let found = begun.read();
+        let StepInProgress { running, scalars, reductions, sliced, there, hashers, largest, .. } = begun;
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
         self.notes.shares = scalars.iter().zip(digests).map(share).collect();
@@ -637,7 +644,7 @@ impl Engine {
         }
         let totals = reduce(&self.comm, self.ranks, sums);
         let summed = match there {
-            Some(there) => self.sum_up_there(there, totals),
+            Some(there) => self.sum_up_there(there, found.expect("read"), totals),
             None => self.sum_up(reductions, sliced, totals, largest),
         };
         let Summed { gradient, totals, norm, factor, trust, largest } = match summed {
@@ -760,8 +767,8 @@ impl Engine {
     /// When another rank is gone or late.
     pub fn averaged_running(&self) -> Result<Running, CollectiveError> {
         let mut sums = Partials::<f32>::new(self.ranks.count);
-        for (virtual_rank, blocks) in self.virtual_ranks().zip(&self.running) {
-            sums.push(virtual_rank, blocks.iter().flatten().flatten().copied().collect::<Vec<f32>>());
+        for (virtual_rank, numbers) in self.virtual_ranks().zip(self.running_numbers()) {
+            sums.push(virtual_rank, numbers);
         }
         let total = reduce(&self.comm, self.ranks, sums).wait()?;
         let mut averages = total.iter().map(|sum| sum / self.ranks.count as f32);
@@ -770,6 +777,15 @@ impl Engine {
             *value = averages.next().expect("as many sums as running numbers");
         }
         Ok(averaged)
+    }
+
+    /// The running numbers of each virtual rank of this rank, one after the other.
+    fn running_numbers(&self) -> Vec<Vec<f32>> {
+        let numbers = |blocks: &RunningThere| match blocks.iter().flatten().cloned().collect::<Vec<_>>() {
+            none if none.is_empty() => Vec::new(),
+            all => to_numbers(Tensor::cat(all, 0)),
+        };
+        self.running.iter().map(numbers).collect()
     }
 
     /// The weights as they stand, with averaged running numbers: those that are hashed, saved and evaluated.
@@ -804,12 +820,43 @@ impl Reducer {
 }
 
 impl StepInProgress {
-    fn measure(&mut self, index: usize, Measured { sum, correct, samples, .. }: Measured) {
-        let scalars = &mut self.scalars[index];
-        for (scalar, more) in scalars.iter_mut().zip([sum, correct as f64, samples as f64]) {
-            *scalar += more;
+    fn measure(&mut self, index: usize, Measured { losses, samples, .. }: Measured) {
+        self.scalars[index][2] += samples as f64;
+        match losses {
+            Losses::Here { sum, correct } => self.add_losses(index, (sum, correct)),
+            Losses::There(numbers) => self.losses[index].push(numbers),
         }
     }
+
+    /// Waits for a device, once: for the losses that it has, which are added in the order of the micro-batches, and for the findings about
+    /// gradients that stay there.
+    fn read(&mut self) -> Option<Found> {
+        let losses = std::mem::replace(&mut self.losses, vec![Vec::new(); self.scalars.len()]);
+        let owners: Vec<usize> =
+            losses.iter().enumerate().flat_map(|(index, of)| std::iter::repeat_n(index, of.len())).collect();
+        let losses: Vec<Tensor<1>> = losses.into_iter().flatten().collect();
+        let losses = (!losses.is_empty()).then(|| Tensor::cat(losses, 0));
+        let findings = self.there.as_ref().map(There::findings);
+        let (numbers, found) = read_at_once(losses, findings);
+        for (index, numbers) in owners.into_iter().zip(numbers.chunks_exact(2)) {
+            self.add_losses(index, Losses::of(numbers));
+        }
+        found
+    }
+
+    fn add_losses(&mut self, index: usize, (sum, correct): (f64, u64)) {
+        self.scalars[index][0] += sum;
+        self.scalars[index][1] += correct as f64;
+    }
+}
+
+/// Running numbers where they are computed: by block, a flat tensor for each buffer.
+type RunningThere = Vec<Vec<Tensor<1>>>;
+
+fn running_there(running: &Running, device: &Device) -> RunningThere {
+    let there =
+        |numbers: &Vec<f32>| Tensor::from_data(TensorData::new(numbers.clone(), [numbers.len()]), device);
+    running.iter().map(|buffers| buffers.iter().map(there).collect()).collect()
 }
 
 fn lock(compressor: &Mutex<Compressor>) -> MutexGuard<'_, Compressor> {

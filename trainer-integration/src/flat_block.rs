@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use burn::module::{Flag, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{FloatDType, Gradients, Tensor, TensorData};
+use burn::tensor::{FloatDType, Gradients, Tensor};
 
 use crate::block::{Block, Pass};
 use crate::tensor_tree::{Part, from_parts, parts_of};
@@ -35,8 +35,8 @@ pub trait FlatBlock: Send + Debug {
     /// The reason why its numbers may differ from place to place.
     fn objection(&self) -> Option<String>;
 
-    /// The block with these numbers: one flat tensor for each parameter, and each buffer's values.
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded>;
+    /// The block with these numbers: one flat tensor for each parameter, and for each buffer.
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Tensor<1>], used: Use) -> Box<dyn Loaded>;
 
     /// Lets go of the first values, which are in use by now.
     fn forget_initial(&mut self);
@@ -81,8 +81,8 @@ pub trait Loaded: Debug {
     /// The same, one tensor of 32 bits after the other, where they are.
     fn take_gradient_there(&self, found: Option<&mut Gradients>, into: &mut Vec<Tensor<1>>);
 
-    /// The values of its buffers after the passes it has made.
-    fn buffers(&self) -> Vec<Vec<f32>>;
+    /// Its buffers after the passes it has made, flat and in no graph, where they are.
+    fn buffers(&self) -> Vec<Tensor<1>>;
 }
 
 /// Makes a stage of a block.
@@ -229,7 +229,7 @@ impl<B: Block> FlatBlock for ModuleStage<B> {
         self.objection.as_ref().map(|what| format!("block {}: {what}", self.name))
     }
 
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded> {
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Tensor<1>], used: Use) -> Box<dyn Loaded> {
         let module = if used == Use::Evaluation { self.module.valid() } else { self.module.clone() };
         let module =
             module.map(&mut Load { places: self.places.iter(), parameters, buffers, stage: self, used });
@@ -314,7 +314,7 @@ impl<B: Block> Loaded for LoadedModule<B> {
         self.module.visit(&mut TakeGradientThere { found, into });
     }
 
-    fn buffers(&self) -> Vec<Vec<f32>> {
+    fn buffers(&self) -> Vec<Tensor<1>> {
         if self.places.is_empty() {
             return Vec::new();
         }
@@ -384,7 +384,7 @@ impl ModuleMapper for Hollow {
 struct Load<'a, B> {
     places: std::slice::Iter<'a, Place>,
     parameters: &'a [Tensor<1>],
-    buffers: &'a [Vec<f32>],
+    buffers: &'a [Tensor<1>],
     stage: &'a ModuleStage<B>,
     used: Use,
 }
@@ -404,8 +404,7 @@ impl<B: Block> ModuleMapper for Load<'_, B> {
                 }
             }
             Place::Buffer(index) => {
-                let values = self.buffers[index].clone();
-                let tensor = Tensor::from_data(TensorData::new(values, dims), &old.device().inner());
+                let tensor = self.buffers[index].clone().reshape(dims);
                 if self.used == Use::Evaluation { tensor } else { tensor.autodiff() }
             }
         };
@@ -456,14 +455,16 @@ impl ModuleVisitor for TakeGradientThere<'_> {
 
 struct ReadBuffers<'a> {
     places: std::slice::Iter<'a, Place>,
-    values: Vec<Vec<f32>>,
+    values: Vec<Tensor<1>>,
 }
 
 impl ModuleVisitor for ReadBuffers<'_> {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         let place = self.places.next().expect("a module is visited as often as it is mapped");
         if let Place::Buffer(_) = place {
-            self.values.push(to_numbers(param.base()));
+            let tensor = param.base().inner().cast(FloatDType::F32);
+            let count = [tensor.dims().iter().product::<usize>()];
+            self.values.push(tensor.reshape(count));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use burn::tensor::activation::log_softmax;
-use burn::tensor::{Device, Int, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 use crate::flat_block::to_numbers;
@@ -16,14 +16,41 @@ const STRETCH: usize = 64;
 /// The measures of a micro-batch's output.
 #[derive(Clone, Debug)]
 pub struct Measured {
-    /// Sum of the losses of its samples.
-    pub sum: f64,
-    /// Samples whose largest output (the first of equals) is the right one; 0 where nothing is right or wrong.
-    pub correct: u64,
+    /// Of its samples.
+    pub losses: Losses,
     /// Samples.
     pub samples: u64,
-    /// Of `sum` with respect to each tensor of the output, flat; `None` where it has no part in the loss.
+    /// Of the sum of the losses with respect to each tensor of the output, flat; `None` where it has no part in the loss.
     pub gradient: Vec<Option<Tensor<1>>>,
+}
+
+/// The losses of a micro-batch's samples.
+#[derive(Clone, Debug)]
+pub enum Losses {
+    /// On the host.
+    Here {
+        /// Of all samples.
+        sum: f64,
+        /// Samples whose largest output (the first of equals) is the right one; 0 where nothing is right or wrong.
+        correct: u64,
+    },
+    /// The same two numbers on a device, `[2]`: who reads them waits for it.
+    There(Tensor<1>),
+}
+
+impl Losses {
+    /// The sum, and how many samples are answered rightly. Waits for the device that has them.
+    pub fn read(&self) -> (f64, u64) {
+        match self {
+            Losses::Here { sum, correct } => (*sum, *correct),
+            Losses::There(numbers) => Losses::of(&to_numbers(numbers.clone())),
+        }
+    }
+
+    /// By the two numbers.
+    pub(crate) fn of(numbers: &[f32]) -> (f64, u64) {
+        (f64::from(numbers[0]), numbers[1] as u64)
+    }
 }
 
 /// The objective of an output.
@@ -37,8 +64,9 @@ pub struct Measured {
 ///
 /// let logits = Tensor::<2>::from_floats([[2.0, 0.0], [3.0, 1.0]], &Device::flex());
 /// let measured = CrossEntropy.measure(logits, &vec![0, 1]);
-/// assert_eq!((measured.samples, measured.correct), (2, 1));
-/// assert!(measured.sum > 2.0);
+/// let (sum, correct) = measured.losses.read();
+/// assert_eq!((measured.samples, correct), (2, 1));
+/// assert!(sum > 2.0);
 /// ```
 pub trait Objective<Output: TensorTree> {
     /// The target of the output.
@@ -59,15 +87,15 @@ pub trait Objective<Output: TensorTree> {
 }
 
 /// Cross-entropy of logits `[rows, classes]` against the classes of the rows; a row is a sample. On the CPU it is computed in double precision and
-/// in order, so that its bits depend on nothing else. On other devices logits stay there, in 32 bits: two numbers of each row, its loss
-/// and whether it is answered rightly, come to the host.
+/// in order, so that its bits depend on nothing else. On other devices logits stay there, in 32 bits, and so do the losses until the step
+/// ends: two numbers of a micro-batch come to the host.
 ///
 /// ```
 /// use burn::tensor::{Device, Tensor};
 /// use shardd_trainer::{CrossEntropy, Objective};
 ///
 /// let undecided = Tensor::<2>::zeros([1, 4], &Device::flex());
-/// let loss = CrossEntropy.measure(undecided, &vec![3]).sum;
+/// let (loss, _) = CrossEntropy.measure(undecided, &vec![3]).losses.read();
 /// assert!((loss - 4_f64.ln()).abs() < 1e-9);
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -84,7 +112,8 @@ impl Objective<Tensor<2>> for CrossEntropy {
         let Loss { sum, correct, gradient } = cross_entropy(&to_numbers(output), labels, classes);
         let count = [gradient.len()];
         let gradient = Tensor::from_data(TensorData::new(gradient, count), &device);
-        Measured { sum, correct, samples: labels.len() as u64, gradient: vec![Some(gradient)] }
+        let losses = Losses::Here { sum, correct };
+        Measured { losses, samples: labels.len() as u64, gradient: vec![Some(gradient)] }
     }
 
     /// Of sequences, each row has as many labels as it has tokens.
@@ -113,12 +142,11 @@ fn cross_entropy_there(logits: Tensor<2>, labels: &[u32]) -> Measured {
         Tensor::<1, Int>::arange(0..classes as i64, &device).reshape([1, classes]).expand([rows, classes]);
     let is_before = places.lower(labels.expand([rows, classes]));
     let is_beaten = logits.clone().greater(own.clone()).bool_or(is_before.bool_and(logits.equal(own)));
-    let wrong = is_beaten.float().sum_dim(1);
+    // Exact below 2^24 rows.
+    let right = is_beaten.float().sum_dim(1).equal_elem(0).float();
     let gradient = log_shares.exp() - is_label.float();
-    let found = to_numbers(Tensor::cat(vec![losses, wrong], 1).reshape([2 * rows]));
     Measured {
-        sum: found.iter().step_by(2).map(|&loss| f64::from(loss)).sum(),
-        correct: found.iter().skip(1).step_by(2).filter(|&&wrong| wrong == 0.0).count() as u64,
+        losses: Losses::There(Tensor::cat(vec![losses.sum(), right.sum()], 0)),
         samples: rows as u64,
         gradient: vec![Some(gradient.reshape([rows * classes]))],
     }
@@ -136,7 +164,7 @@ fn cross_entropy_there(logits: Tensor<2>, labels: &[u32]) -> Measured {
 /// });
 /// let tensor = |values| Tensor::<1>::from_floats(values, &Device::flex());
 /// let measured = squared.measure(tensor([1.0, 4.0]), &tensor([1.0, 2.0]));
-/// assert_eq!((measured.samples, measured.sum), (2, 4.0));
+/// assert_eq!((measured.samples, measured.losses.read().0), (2, 4.0));
 /// ```
 pub struct SampleLosses<F, Target>(F, PhantomData<fn(&Target)>);
 
@@ -155,15 +183,17 @@ impl<Output: TensorTree, Target, F: Fn(Output, &Target) -> Tensor<1>> Objective<
     fn measure(&self, output: Output, target: &Target) -> Measured {
         let leaves: Vec<Part> = parts_of(output).into_iter().map(|part| part.leaf(true)).collect();
         let losses = (self.0)(from_parts(leaves.clone()), target);
-        let numbers = to_numbers(losses.clone());
+        let samples = losses.dims()[0] as u64;
+        let found = if losses.device().inner() == Device::flex() {
+            let sum = to_numbers(losses.clone()).iter().map(|&loss| f64::from(loss)).sum();
+            Losses::Here { sum, correct: 0 }
+        } else {
+            let sum = losses.clone().inner().cast(FloatDType::F32).sum();
+            Losses::There(Tensor::cat(vec![sum.clone(), sum.zeros_like()], 0))
+        };
         let mut gradients = losses.is_tracked().then(|| losses.sum().backward());
         let gradient = |leaf: &Part| gradients.as_mut().and_then(|found| leaf.float()?.grad_remove(found));
-        Measured {
-            sum: numbers.iter().map(|&loss| f64::from(loss)).sum(),
-            correct: 0,
-            samples: numbers.len() as u64,
-            gradient: leaves.iter().map(gradient).collect(),
-        }
+        Measured { losses: found, samples, gradient: leaves.iter().map(gradient).collect() }
     }
 }
 
@@ -270,8 +300,9 @@ mod tests {
             let expected = cross_entropy(&logits, &labels, 5);
             let there = Tensor::from_data(TensorData::new(logits, [labels.len(), 5]), &Device::flex());
             let found = cross_entropy_there(there, &labels);
-            prop_assert_eq!((found.correct, found.samples), (expected.correct, labels.len() as u64));
-            prop_assert!((found.sum - expected.sum).abs() < 1e-5 * expected.sum.max(1.0));
+            let (sum, correct) = found.losses.read();
+            prop_assert_eq!((correct, found.samples), (expected.correct, labels.len() as u64));
+            prop_assert!((sum - expected.sum).abs() < 1e-5 * expected.sum.max(1.0));
             let gradient = to_numbers(found.gradient[0].clone().unwrap());
             for (found, expected) in gradient.iter().zip(&expected.gradient) {
                 prop_assert!((found - expected).abs() < 1e-5, "{found} of {expected}");

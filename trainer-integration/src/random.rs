@@ -40,6 +40,11 @@ impl Key {
         mix(self.0.wrapping_add(place.wrapping_add(1).wrapping_mul(GOLDEN)))
     }
 
+    /// What the numbers of its stream are mixed with.
+    pub(crate) fn bits(self) -> u64 {
+        self.0
+    }
+
     /// The number at a place of its stream, from 0 and below 1.
     #[inline]
     pub fn uniform(self, place: u64) -> f32 {

@@ -4,9 +4,9 @@ use blake3::Hasher;
 use burn::tensor::{Device, Tensor};
 use shardfmt::digest::Digest;
 
-use super::Engine;
 use super::block::BlockState;
 use super::computed::{Computed, Gathering, gather};
+use super::{Engine, running_there};
 use crate::block::Pass;
 use crate::collective::CollectiveError;
 use crate::collective::sums::gather_pieces;
@@ -203,7 +203,7 @@ impl Engine {
     ) -> Result<Option<Vec<Part>>, CollectiveError> {
         let (mut activation, mut shelf) =
             (input.map(|input| self.at_precision(input)), std::collections::BTreeMap::new());
-        for (block, running) in running.iter().enumerate() {
+        for (block, running) in running_there(running, &self.compute.device).iter().enumerate() {
             let parameters = if self.is_resident() {
                 self.blocks[block].tensors_there(&self.compute.device, self.compute.precision)
             } else {

@@ -93,6 +93,7 @@ impl Engine {
             running: self.running.clone(),
             carried: vec![vec![None; buckets]; hosted],
             scalars: vec![[0.0; 3]; hosted],
+            losses: vec![Vec::new(); hosted],
             micro_batches: vec![0; hosted],
             // Of gradients that are added up on a device in any order there are none by virtual rank.
             hashers: vec![

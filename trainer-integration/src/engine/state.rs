@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use tracing::warn;
 
-use super::{BlockState, Engine, lock};
+use super::{BlockState, Engine, lock, running_there};
 use crate::checkpoint::{
     BlockLayout, Checkpoint, CheckpointError, Held, Holding, Kind, Layout, Manifest, Numbers, Place,
     Settings, Snapshot, State,
@@ -57,7 +57,7 @@ impl Engine {
                 *buffer = values.to_vec();
             }
         }
-        self.running.fill(running);
+        self.running.fill(running_there(&running, &self.compute.device));
         self.model.stages.iter_mut().for_each(|stage| stage.forget_initial());
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Engine {
     ) -> Result<Snapshot<'_>, CollectiveError> {
         self.settle()?;
         self.fetch();
-        let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
+        let running = self.running_numbers();
         let mut held = Vec::with_capacity(3 * self.blocks.len());
         for (block, BlockState { weights, moments, slice, .. }) in self.blocks.iter().enumerate() {
             let weights = weights.stretches();
@@ -108,15 +108,7 @@ impl Engine {
         };
         let holding = Holding::of(&self.slices.mesh, self.gathers(), self.slices.zero != Zero::Nothing);
         let ledger = self.ledger.clone();
-        Ok(Snapshot {
-            manifest,
-            holding,
-            held,
-            statistics: running.collect(),
-            residual,
-            ledger,
-            before: None,
-        })
+        Ok(Snapshot { manifest, holding, held, statistics: running, residual, ledger, before: None })
     }
 
     /// This rank's state of a training, whether or not the others are still there: of weights that were on
@@ -149,8 +141,7 @@ impl Engine {
             keep(Kind::First, slice.start, moments.first);
             keep(Kind::Second, slice.start, moments.second);
         }
-        let running = self.running.iter().map(|blocks| blocks.iter().flatten().flatten().copied().collect());
-        state.statistics = self.virtual_ranks().zip(running).collect();
+        state.statistics = self.virtual_ranks().zip(self.running_numbers()).collect();
         state.residuals = self.residual().into_iter().collect();
         (layout, state)
     }
@@ -306,11 +297,13 @@ impl Engine {
         for (block, moments) in self.blocks.iter_mut().zip(moments) {
             block.remember(moments);
         }
-        for (blocks, (_, numbers)) in self.running.iter_mut().zip(&state.statistics) {
+        let mut running = self.model.initial_running();
+        for (there, (_, numbers)) in self.running.iter_mut().zip(&state.statistics) {
             let mut left = &numbers[..];
-            for buffer in blocks.iter_mut().flatten() {
+            for buffer in running.iter_mut().flatten() {
                 *buffer = take(&mut left, buffer.len());
             }
+            *there = running_there(&running, &self.compute.device);
         }
         Ok(())
     }

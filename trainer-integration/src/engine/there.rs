@@ -18,7 +18,7 @@ use crate::ledger::{Kind, Numbers};
 use crate::optim::{Norm, Optimizer};
 use crate::reduce::fixed::{self, FixedSum};
 use crate::reduce::{Pending, Reduction};
-use crate::resident::{Findings, Resident, WholeSum, WholeTable};
+use crate::resident::{Findings, Found, Resident, WholeSum, WholeTable};
 use crate::trace::Lane;
 use crate::zero::Zero;
 
@@ -67,6 +67,12 @@ impl Tables {
                 there
             }
         }
+    }
+}
+
+impl There {
+    pub(super) fn findings(&self) -> &Findings {
+        &self.findings
     }
 }
 
@@ -226,16 +232,35 @@ impl Engine {
         }))
     }
 
-    /// As [`Engine::sum_up`].
+    /// Has the squares of the sums found, if they are there already.
+    pub(super) fn square_there(&self, begun: &StepInProgress) {
+        let Some(there) = begun.there.as_ref().filter(|_| self.comm.world() == 1 && self.is_resident())
+        else {
+            return;
+        };
+        for (bucket, reduction) in there.reductions.iter().enumerate() {
+            if let Reduced::Done(Some(sum)) = reduction {
+                self.square(bucket, sum, &there.findings);
+            }
+        }
+    }
+
+    fn square(&self, bucket: usize, sum: &Tensor<1>, findings: &Findings) {
+        for (block, range) in self.reducer.buckets.places(bucket) {
+            findings.square(block, sum, range);
+        }
+    }
+
+    /// As [`Engine::sum_up`], with what has been found of this rank's gradients.
     pub(super) fn sum_up_there(
         &mut self,
         there: There,
+        mut found: Found,
         totals: Pending<Numbers<f64>>,
     ) -> Result<Summed, CollectiveError> {
         let There { reductions, findings, .. } = there;
-        let alone = self.comm.world() == 1;
-        // Every rank has to know of the gradients of all.
-        let largest = (!alone).then(|| self.largest_of_all(self.by_parameter(&findings.read().largest)));
+        let largest = self.largest_of_all(self.by_parameter(&found.largest));
+        let is_alone = self.comm.world() == 1;
         let mut sums = Vec::with_capacity(reductions.len());
         for reduction in reductions {
             sums.push(match reduction {
@@ -246,26 +271,21 @@ impl Engine {
         if !self.is_resident() {
             let sums =
                 sums.into_iter().map(|sum| sum.map_or_else(Numbers::default, |sum| to_numbers(sum).into()));
-            return self.conclude(sums.collect(), totals, self.largest_of_all(Vec::new()));
+            return self.conclude(sums.collect(), totals, largest);
         }
-        for (bucket, sum) in sums.iter().enumerate() {
-            for (block, range) in self.reducer.buckets.places(bucket) {
-                if let Some(sum) = sum {
-                    findings.square(block, sum, range);
-                }
-            }
+        if !is_alone {
+            let sums = sums.iter().enumerate();
+            sums.filter_map(|(bucket, sum)| Some((bucket, sum.as_ref()?)))
+                .for_each(|(bucket, sum)| self.square(bucket, sum, &findings));
+            found = findings.read();
         }
-        let found = findings.read();
-        let largest = match largest {
-            Some(largest) => largest.wait()?,
-            None => self.by_parameter(&found.largest),
-        };
         let mut norm = Norm::default();
         // From the last to the first, as they lie in buckets of any size.
         found.squares.iter().rev().for_each(|squares| norm.add_squares(&[*squares]));
         let totals = totals.wait()?;
         let (norm, factor) = self.of_mean(norm, &totals);
-        Ok(Summed { gradient: GradientSums::There(sums), totals, norm, factor, trust: Vec::new(), largest })
+        let (gradient, largest) = (GradientSums::There(sums), largest.wait()?);
+        Ok(Summed { gradient, totals, norm, factor, trust: Vec::new(), largest })
     }
 
     /// Facts of all trained parameters in their order, from those in the order of buckets.

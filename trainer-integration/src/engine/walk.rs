@@ -57,7 +57,7 @@ struct Passed {
     input: Vec<Part>,
     total: Option<Tensor<1>>,
     /// The running numbers that it went forward with, which may have moved since.
-    running: Vec<Vec<f32>>,
+    running: Vec<Tensor<1>>,
     /// The values it kept for later blocks.
     names: Vec<&'static str>,
 }
@@ -110,9 +110,9 @@ impl Walk {
         block: usize,
         loaded: &dyn Loaded,
         total: Option<Tensor<1>>,
-        running: Vec<Vec<f32>>,
+        running: Vec<Tensor<1>>,
         is_gone_back: bool,
-    ) -> Vec<Vec<f32>> {
+    ) -> Vec<Tensor<1>> {
         let input = if is_gone_back { self.activation.clone() } else { Vec::new() };
         let names = self.without_graph(block, loaded, total.clone(), is_gone_back);
         self.passed.push(Passed { input, total, running, names });
@@ -126,7 +126,7 @@ impl Walk {
         block: usize,
         loaded: &dyn Loaded,
         total: Option<Tensor<1>>,
-    ) -> Vec<Vec<f32>> {
+    ) -> Vec<Tensor<1>> {
         self.without_graph(block, loaded, total, false);
         loaded.buffers()
     }
@@ -151,7 +151,7 @@ impl Walk {
     }
 
     /// The running numbers with which the last block that was passed by went forward.
-    pub(super) fn running(&self) -> &[Vec<f32>] {
+    pub(super) fn running(&self) -> &[Tensor<1>] {
         &self.passed.last().expect("as often again as passed by").running
     }
 
@@ -184,7 +184,7 @@ impl Walk {
         loaded: Box<dyn Loaded>,
         wants_gradient: bool,
         total: Option<Tensor<1>>,
-    ) -> Vec<Vec<f32>> {
+    ) -> Vec<Tensor<1>> {
         let key = self.key.of(block as u64);
         let activation = std::mem::take(&mut self.activation);
         let input: Vec<Part> = activation.into_iter().map(|part| part.leaf(wants_gradient)).collect();

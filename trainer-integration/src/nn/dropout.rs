@@ -1,9 +1,10 @@
 //! Dropout by counter.
 
 use burn::module::Module;
-use burn::tensor::{FloatDType, Tensor, TensorData};
+use burn::tensor::{Device, FloatDType, Tensor, TensorData};
 
 use crate::block::Pass;
+use crate::resident;
 
 /// While training, leaves each number out with the same chance, and scales the others up so that the expected
 /// sum stays the same (Srivastava et al., "Dropout", JMLR 2014). Which ones follows from the key of the pass,
@@ -31,10 +32,14 @@ impl Dropout {
         let Some(key) = pass.key() else { return input };
         let dims = input.dims();
         let kept = 1.0 / (1.0 - self.share);
-        let factor = |place| if key.uniform(place) < self.share { 0.0 } else { kept };
-        let factors: Vec<f32> = (0..dims.iter().product::<usize>() as u64).map(factor).collect();
-        let device = input.device();
-        let factors = Tensor::<D>::from_data(TensorData::new(factors, dims), &device);
+        let (count, device) = (dims.iter().product::<usize>(), input.device());
+        let factors = if device == Device::flex() {
+            let factor = |place| if key.uniform(place) < self.share { 0.0 } else { kept };
+            let factors: Vec<f32> = (0..count as u64).map(factor).collect();
+            Tensor::<D>::from_data(TensorData::new(factors, dims), &device)
+        } else {
+            resident::dropout(key, self.share, kept, count, &device).reshape(dims)
+        };
         let precision = FloatDType::from(input.dtype());
         input * factors.cast(precision)
     }

@@ -47,3 +47,7 @@ pub(super) fn add_whole(
 pub(super) fn from_whole(_: &Tensor<1, Int>, _: &Tensor<1>, _: (&Tensor<1, Int>, usize)) {
     unreachable!("{NONE}")
 }
+
+pub(super) fn dropout(_: &Tensor<1>, _: u64, _: u32, _: f32) {
+    unreachable!("{NONE}")
+}

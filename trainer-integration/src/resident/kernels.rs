@@ -339,3 +339,50 @@ pub(super) fn from_whole(sums: &[u32], numbers: &mut [f32], table: &[u32], count
         place += CUBE_COUNT * CUBE_DIM as usize;
     }
 }
+
+/// The product of two numbers of 64 bits, by their halves.
+#[cube]
+fn product(low: u32, high: u32, #[comptime] factor: u64) -> (u32, u32) {
+    let factor_low = comptime![factor as u32].runtime();
+    let factor_high = comptime![(factor >> 32) as u32].runtime();
+    (low * factor_low, low.mul_hi(factor_low) + low * factor_high + high * factor_low)
+}
+
+/// A number of 64 bits, of which as many of the highest bits are mixed into the lowest.
+#[cube]
+fn folded(low: u32, high: u32, #[comptime] bits: u32) -> (u32, u32) {
+    let (right, left) = (comptime![bits].runtime(), comptime![32 - bits].runtime());
+    (low ^ (low >> right | high << left), high ^ high >> right)
+}
+
+/// `Key::uniform`, in steps of 2^-24.
+#[cube]
+fn uniform(key_low: u32, key_high: u32, place: u32) -> u32 {
+    let (step_low, step_high) = product(place + 1u32, 0u32, 0x9e37_79b9_7f4a_7c15u64);
+    let low = key_low + step_low;
+    let mut high = key_high + step_high;
+    if low < step_low {
+        high += 1u32;
+    }
+    let (low, high) = folded(low, high, 30u32);
+    let (low, high) = product(low, high, 0xbf58_476d_1ce4_e5b9u64);
+    let (low, high) = folded(low, high, 27u32);
+    let (low, high) = product(low, high, 0x94d0_49bb_1331_11ebu64);
+    // All that is wanted of the last step.
+    let _ = low;
+    (high ^ high >> 31u32) >> 8u32
+}
+
+/// Factors of numbers: 0 below the threshold, in steps of 2^-24, and `kept` elsewhere.
+#[cube(launch)]
+pub(super) fn dropout(factors: &mut [f32], key_low: u32, key_high: u32, threshold: u32, kept: f32) {
+    let mut place = ABSOLUTE_POS;
+    while place < factors.len() {
+        let mut factor = kept;
+        if uniform(key_low, key_high, place as u32) < threshold {
+            factor = 0.0f32;
+        }
+        factors[place] = factor;
+        place += CUBE_COUNT * CUBE_DIM as usize;
+    }
+}

@@ -185,3 +185,11 @@ pub(super) fn from_whole(
     let (cubes, dim) = (cubes(length, 1), CubeDim::new_1d(UNITS));
     kernels::from_whole::launch(&client, cubes, dim, sums, numbers.into_buffer_arg(), table, count as u32);
 }
+
+/// Fills a tensor with 0 where a number of a key is below the threshold, in steps of 2^-24, and with `kept` elsewhere.
+pub(super) fn dropout(factors: &Tensor<1>, key: u64, threshold: u32, kept: f32) {
+    let (factors, length) = (floats(factors), factors.dims()[0]);
+    let (client, cubes, dim) = (factors.client.clone(), cubes(length, 4), CubeDim::new_1d(UNITS));
+    let (low, high) = (key as u32, (key >> 32) as u32);
+    kernels::dropout::launch(&client, cubes, dim, factors.into_buffer_arg(), low, high, threshold, kept);
+}

@@ -16,13 +16,14 @@ mod sums;
 
 use std::ops::Range;
 
-pub(crate) use sums::{Findings, WholeSum, WholeTable};
+pub(crate) use sums::{Findings, Found, WholeSum, WholeTable, read_at_once};
 
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::device::Precision;
 use crate::flat_block::to_numbers;
 use crate::optim::{Moments, Optimizer};
+use crate::random::Key;
 
 /// How weights are moved in a step.
 #[derive(Clone, Copy, Debug)]
@@ -158,6 +159,16 @@ impl Resident {
         };
         (of(&self.weights) + copy, self.first.iter().chain(&self.second).map(of).sum())
     }
+}
+
+/// The factors of a [`Dropout`](crate::nn::Dropout) that leaves out a share of the numbers of a key, and multiplies the others by `kept`: those of
+/// the host, bit for bit.
+pub(crate) fn dropout(key: Key, share: f32, kept: f32, count: usize, device: &Device) -> Tensor<1> {
+    // Of 2^24 numbers, those below the share.
+    let threshold = (f64::from(share) * f64::from(1u32 << 24)).ceil() as u32;
+    let factors = Tensor::empty([count], &device.clone().inner());
+    launch::dropout(&factors, key.bits(), threshold, kept);
+    if device.is_autodiff() { factors.autodiff() } else { factors }
 }
 
 /// A table of parameters for kernels: where the numbers of each end, and then one fact of all of them after the other.

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, Int, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor, TensorData, Transaction};
 
 use super::{launch, table, upload_words};
+use crate::flat_block::to_numbers;
 
 /// Where the parameters of a bucket end, and the binary places after the point of their sums.
 #[derive(Clone, Debug)]
@@ -112,7 +113,10 @@ impl Findings {
 
     /// Waits for the device.
     pub(crate) fn read(&self) -> Found {
-        let words = to_words(self.words.clone());
+        self.found(&to_words(self.words.clone()))
+    }
+
+    fn found(&self, words: &[i32]) -> Found {
         let squares = self.squares.iter().map(|place| {
             let sums = words[place.clone()].iter().map(|&word| f64::from(f32::from_bits(word as u32)));
             sums.sum()
@@ -124,6 +128,26 @@ impl Findings {
     }
 }
 
+/// The numbers of a tensor and the findings, for which the host waits once.
+pub(crate) fn read_at_once(
+    numbers: Option<Tensor<1>>,
+    findings: Option<&Findings>,
+) -> (Vec<f32>, Option<Found>) {
+    match (numbers, findings) {
+        (None, findings) => (Vec::new(), findings.map(Findings::read)),
+        (Some(numbers), None) => (to_numbers(numbers), None),
+        (Some(numbers), Some(findings)) => {
+            let both = Transaction::default().register(numbers).register(findings.words.clone()).execute();
+            let [numbers, words]: [TensorData; 2] = both.try_into().expect("both were asked for");
+            (numbers.try_into_vec_as().expect("of 32 bits"), Some(findings.found(&words_of(words))))
+        }
+    }
+}
+
 fn to_words(words: Tensor<1, Int>) -> Vec<i32> {
-    words.into_data().try_into_vec_as().expect("whole numbers of 32 bits")
+    words_of(words.into_data())
+}
+
+fn words_of(data: TensorData) -> Vec<i32> {
+    data.try_into_vec_as().expect("whole numbers of 32 bits")
 }

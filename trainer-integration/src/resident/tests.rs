@@ -20,7 +20,7 @@ fn device() -> Option<Device> {
 
 /// Numbers that look drawn, of both signs and several orders of magnitude.
 fn numbers(seed: u64, count: usize) -> Vec<f32> {
-    let key = crate::random::Key::new(seed);
+    let key = Key::new(seed);
     let number = |place: u64| {
         let exponent = (key.of(1).uniform(place) * 12.0) as i32 - 10;
         (key.uniform(place) - 0.5) * (exponent as f32).exp2()
@@ -175,7 +175,7 @@ proptest! {
             end += length;
             (end, places)
         }).collect();
-        let key = crate::random::Key::new(seed);
+        let key = Key::new(seed);
         let ranks = (0..3).map(|rank| {
             let number = |place: u64| {
                 let draw = (key.of(rank).uniform(place) * 16_777_216.0) as u32;
@@ -205,4 +205,23 @@ fn numbers_that_are_none_are_noted() {
     let found = findings.read();
     assert_eq!(found.largest, [127, 255]);
     assert!(!found.squares[0].is_finite());
+}
+
+#[test]
+fn a_device_leaves_out_the_numbers_that_the_host_does() {
+    use crate::block::Pass;
+    use crate::nn::Dropout;
+
+    let Some(device) = device() else { return };
+    for (share, shape) in [(0.1, [3, 7]), (0.3, [600, 700]), (0.999, [100, 90])] {
+        let by = |device: &Device| {
+            let mut pass = Pass::new(Some(Key::new(11).of(3)), std::collections::BTreeMap::new(), None);
+            let layer = Dropout::new(share);
+            let ones = Tensor::<2>::ones(shape, device);
+            // The second layer of a block, in a graph, has numbers of its own.
+            let [first, second] = [ones.clone(), ones.autodiff()].map(|ones| layer.forward(ones, &mut pass));
+            [to_numbers(first), to_numbers(second)]
+        };
+        assert_eq!(by(&device), by(&Device::flex()), "{share}");
+    }
 }

@@ -48,7 +48,7 @@ impl FlatBlock for Tight {
         self.stage.objection()
     }
 
-    fn load(&self, parameters: &[Tensor<1>], buffers: &[Vec<f32>], used: Use) -> Box<dyn Loaded> {
+    fn load(&self, parameters: &[Tensor<1>], buffers: &[Tensor<1>], used: Use) -> Box<dyn Loaded> {
         let loaded = self.stage.load(parameters, buffers, used);
         Box::new(TightLoaded { loaded, most: self.most, at: self.at, rows: Cell::new(0) })
     }
@@ -101,7 +101,7 @@ impl Loaded for TightLoaded {
         self.loaded.take_gradient_there(found, into);
     }
 
-    fn buffers(&self) -> Vec<Vec<f32>> {
+    fn buffers(&self) -> Vec<Tensor<1>> {
         self.loaded.buffers()
     }
 }
@@ -164,9 +164,9 @@ fn so_is_what_goes_through_the_blocks_side_by_side() {
     let ranks = VirtualRanks { count: 2, world: 1 };
     let shares = || (0..2).map(|seed| share(16, seed)).collect();
     let message = |mut engine: Engine| {
-        let before = engine.running.clone();
+        let before = engine.running_numbers();
         let message = engine.step(shares(), plan(0), |_| true).unwrap_err().to_string();
-        assert_eq!(engine.running, before);
+        assert_eq!(engine.running_numbers(), before);
         message
     };
     let tight = |norm| tight(model(norm), 8, At::Forward);
