@@ -824,7 +824,7 @@ impl StepInProgress {
         self.scalars[index][2] += samples as f64;
         match losses {
             Losses::Here { sum, correct } => self.add_losses(index, (sum, correct)),
-            Losses::There(numbers) => self.losses[index].push(numbers),
+            Losses::There(numbers) => self.losses[index].push(*numbers),
         }
     }
 

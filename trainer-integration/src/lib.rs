@@ -9,6 +9,8 @@ pub mod checkpoint;
 pub mod cluster;
 pub mod collective;
 pub mod compress;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod cube;
 pub mod data;
 pub mod dataloader;
 pub mod device;

@@ -1,5 +1,7 @@
 //! The definition in plain Rust, and numbers to try it with.
 
+use crate::sum::CHAINS;
+
 use crate::CHUNK;
 
 /// The sum of some products.
@@ -26,4 +28,16 @@ pub(crate) fn numbers(seed: u64, count: usize) -> Vec<f32> {
 
 pub(crate) fn bits(numbers: &[f32]) -> Vec<u32> {
     numbers.iter().map(|number| number.to_bits()).collect()
+}
+
+/// The definition of a sum.
+pub(crate) fn plainly(row: impl Iterator<Item = f32>) -> f32 {
+    let mut chains = [0.0_f32; CHAINS];
+    row.enumerate().for_each(|(at, number)| chains[at % CHAINS] += number);
+    let mut half = CHAINS / 2;
+    while half > 0 {
+        (0..half).for_each(|chain| chains[chain] += chains[chain + half]);
+        half /= 2;
+    }
+    chains[0]
 }

@@ -71,6 +71,26 @@ impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
         }
     }
 
+    fn layer_norm_of_rows(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self> {
+        let nodes = [input.node(), scale.node(), shift.node()];
+        match LayerNormalisation.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let state = (step.checkpoint(&input), step.checkpoint(&scale), epsilon);
+                let [input, scale, shift] = [input, scale, shift].map(<FloatTensor<Self>>::into_primitive);
+                step.finish(state, B::layer_norm_rows(input, scale, shift, epsilon))
+            }
+            OpsKind::UnTracked(step) => {
+                let [input, scale, shift] = [input, scale, shift].map(<FloatTensor<Self>>::into_primitive);
+                step.finish(B::layer_norm_rows(input, scale, shift, epsilon))
+            }
+        }
+    }
+
     fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self> {
         match Softmax.prepare::<C>([input.node()]).compute_bound().stateful() {
             OpsKind::Tracked(step) => {
@@ -156,6 +176,26 @@ impl<B: Kernels> Backward<B, 3> for Normalisation {
         let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
         let scale = checkpointer.retrieve_node_output::<FloatTensor<B>>(scale);
         let gradients = B::normalise_back(input, scale, statistics, epsilon, gradient);
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let Some(node) = node {
+                found.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct LayerNormalisation;
+
+impl<B: Kernels> Backward<B, 3> for LayerNormalisation {
+    type State = (NodeId, NodeId, f64);
+
+    fn backward(self, ops: Ops<Self::State, 3>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let gradient = found.consume::<B>(&ops.node);
+        let (input, scale, epsilon) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        let scale = checkpointer.retrieve_node_output::<FloatTensor<B>>(scale);
+        let gradients = B::layer_norm_rows_back(input, scale, epsilon, gradient);
         for (node, gradient) in ops.parents.into_iter().zip(gradients) {
             if let Some(node) = node {
                 found.register::<B>(node.id, gradient);

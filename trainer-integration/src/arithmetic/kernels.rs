@@ -7,7 +7,7 @@ use burn::backend::{Backend, Flex, TensorMetadata};
 use burn::tensor::{DType, FloatDType, Shape, TensorData};
 use rayon::prelude::*;
 use shardd_kernels::{
-    BatchNorm, Conv, Level, Matrix, gelu, gelu_gradient, multiply, softmax, softmax_gradient,
+    BatchNorm, Conv, LayerNorm, Level, Matrix, gelu, gelu_gradient, multiply, softmax, softmax_gradient,
 };
 
 /// Of a backend: burn's own operations, unless it has better ones.
@@ -35,6 +35,22 @@ pub(crate) trait Kernels: Backend {
     fn gelu_all_back(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         <Self as ActivationOps<Self>>::gelu_backward(input, gradient)
     }
+
+    /// Of rows of 32 bits, which are along the last dimension.
+    fn layer_norm_rows(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
+
+    /// The gradients of input, scale and shift.
+    fn layer_norm_rows_back(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        epsilon: f64,
+        gradient: FloatTensor<Self>,
+    ) -> [FloatTensor<Self>; 3];
 
     /// Of lists of matrices that are equally long.
     fn multiply(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -91,9 +107,6 @@ pub(crate) trait Kernels: Backend {
     }
 }
 
-#[cfg(any(feature = "cuda", feature = "wgpu"))]
-impl Kernels for burn::backend::Cube {}
-
 impl Kernels for Flex {
     fn softmax_rows(input: FlexTensor) -> FlexTensor {
         let last = input.shape().num_dims() - 1;
@@ -126,6 +139,29 @@ impl Kernels for Flex {
         in_f32([input, gradient], |[input, gradient]| {
             of_both(input, gradient, |x, g, _| gelu_gradient(Level::best(), x, g))
         })
+    }
+
+    fn layer_norm_rows(input: FlexTensor, scale: FlexTensor, shift: FlexTensor, epsilon: f64) -> FlexTensor {
+        let (scale, shift) = (scale.to_contiguous(), shift.to_contiguous());
+        of_rows(input, |input, columns| {
+            let norm = LayerNorm { columns, epsilon: epsilon as f32 };
+            norm.forward(Level::best(), input, numbers(&scale), numbers(&shift))
+        })
+    }
+
+    fn layer_norm_rows_back(
+        input: FlexTensor,
+        scale: FlexTensor,
+        epsilon: f64,
+        gradient: FlexTensor,
+    ) -> [FlexTensor; 3] {
+        let shape = input.shape();
+        let columns = shape[shape.num_dims() - 1];
+        let norm = LayerNorm { columns, epsilon: epsilon as f32 };
+        let [input, scale, gradient] = [input, scale, gradient].map(|it| it.to_contiguous());
+        let found = norm.backward(Level::best(), numbers(&input), numbers(&gradient), numbers(&scale));
+        let of_columns = |numbers| tensor(numbers, Shape::new([columns]));
+        [tensor(found.input, shape), of_columns(found.scale), of_columns(found.shift)]
     }
 
     fn multiply(left: FlexTensor, right: FlexTensor) -> FlexTensor {

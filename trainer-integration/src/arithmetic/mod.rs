@@ -1,4 +1,5 @@
-//! Operations whose bits are the same on every processor: those of [`shardd_kernels`] on the CPU, burn's own on other devices.
+//! Operations whose bits are the same on every processor: those of [`shardd_kernels`] on the CPU. On other devices products and convolutions
+//! are burn's, and what burn would make of many launches has a kernel.
 //!
 //! burn's products follow the size of the first-level cache, and its sums the width of the vectors. Two machines of one architecture may
 //! therefore compute different bits. [`probe`] finds that out before ranks train together.
@@ -6,6 +7,8 @@
 mod autodiff;
 mod kernels;
 pub(crate) mod probe;
+#[cfg(any(feature = "cuda", feature = "wgpu"))]
+mod there;
 
 #[cfg(any(feature = "cuda", feature = "wgpu"))]
 use burn::backend::Cube;
@@ -14,7 +17,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::backend::{Dispatch, Flex, backend_extension};
 use burn::nn::conv::Conv2d;
 use burn::nn::{Linear, PaddingConfig2d};
-use burn::tensor::Tensor;
+use burn::tensor::{Int, Tensor};
 
 use kernels::Kernels;
 
@@ -36,6 +39,14 @@ pub(crate) trait Arithmetic: burn::backend::Backend {
         shift: FloatTensor<Self>,
         epsilon: f64,
     ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>);
+
+    /// Of rows of 32 bits, which are along the last dimension.
+    fn layer_norm_of_rows(
+        input: FloatTensor<Self>,
+        scale: FloatTensor<Self>,
+        shift: FloatTensor<Self>,
+        epsilon: f64,
+    ) -> FloatTensor<Self>;
 
     /// Of rows, which are along the last dimension.
     fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self>;
@@ -69,6 +80,15 @@ macro_rules! without_gradients {
                 epsilon: f64,
             ) -> (FloatTensor<Self>, FloatTensor<Self>, FloatTensor<Self>) {
                 <Self as Kernels>::normalise(input, scale, shift, epsilon)
+            }
+
+            fn layer_norm_of_rows(
+                input: FloatTensor<Self>,
+                scale: FloatTensor<Self>,
+                shift: FloatTensor<Self>,
+                epsilon: f64,
+            ) -> FloatTensor<Self> {
+                <Self as Kernels>::layer_norm_rows(input, scale, shift, epsilon)
             }
 
             fn softmax_of_rows(input: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -165,6 +185,36 @@ pub fn softmax<const D: usize>(input: Tensor<D>) -> Tensor<D> {
 /// The unit of the error function. On the CPU its bits are [defined](shardd_kernels::gelu).
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     Tensor::from_dispatch(<Dispatch as Arithmetic>::gelu_of(input.into_dispatch()))
+}
+
+/// Layer normalisation of the last dimension, in 32 bits. On the CPU its bits are [defined](shardd_kernels::LayerNorm).
+pub(crate) fn layer_norm_rows<const D: usize>(
+    input: Tensor<D>,
+    scale: Tensor<1>,
+    shift: Tensor<1>,
+    epsilon: f64,
+) -> Tensor<D> {
+    let (input, scale, shift) = (input.into_dispatch(), scale.into_dispatch(), shift.into_dispatch());
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::layer_norm_of_rows(input, scale, shift, epsilon))
+}
+
+/// Cross-entropy where the logits are, in no graph and of 32 bits: the gradient of the sum of losses, flat; that sum and how many labels are
+/// the first of the largest, `[2]`.
+///
+/// # Panics
+/// If the logits are on the CPU.
+pub(crate) fn cross_entropy_there(logits: Tensor<2>, labels: Tensor<1, Int>) -> (Tensor<1>, Tensor<1>) {
+    #[cfg(any(feature = "cuda", feature = "wgpu"))]
+    {
+        use burn::backend::Cube;
+        let count = logits.dims().iter().product::<usize>();
+        let logits = logits.try_into_primitive::<Cube>().expect("logits of a device, in no graph");
+        let labels = labels.try_into_primitive::<Cube>().expect("labels of a device");
+        let (gradient, sums) = there::cross_entropy(logits, labels);
+        (Tensor::<2>::from_primitive::<Cube>(gradient).reshape([count]), Tensor::from_primitive::<Cube>(sums))
+    }
+    #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+    unreachable!("logits on the CPU have a loss of their own: {:?} {:?}", logits.dims(), labels.dims())
 }
 
 /// The root of a graph in which the gradient of `output` is `gradient`: no sum over the output has to be made, nor anything multiplied by it.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use shardd_kernels::Level;
 use shardfmt::Digest;
 
-use super::{gelu, matmul, softmax};
+use super::{gelu, layer_norm_rows, matmul, softmax};
 
 /// burn's own products and functions, which the models of shardd do without. The functions are those of the system's C library.
 const BURNS: [&str; 2] = ["burn's products", "burn's functions"];
@@ -135,7 +135,10 @@ fn burns_products() -> Vec<u64> {
 fn sums() -> Vec<u64> {
     let rows = tensor(3, [4, 1000]);
     let positive = rows.clone().abs();
-    bits(rows.clone().sum_dim(1)).chain(bits(rows.mean_dim(1))).chain(bits(softmax(positive))).collect()
+    let (scale, shift) = (tensor(7, [1000]), tensor(8, [1000]));
+    let normalised = layer_norm_rows(rows.clone(), scale, shift, 1e-5);
+    let sums = bits(rows.clone().sum_dim(1)).chain(bits(rows.mean_dim(1)));
+    sums.chain(bits(softmax(positive))).chain(bits(normalised)).collect()
 }
 
 fn functions() -> Vec<u64> {

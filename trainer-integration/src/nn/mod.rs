@@ -7,4 +7,4 @@ pub(crate) mod norm;
 pub use crate::arithmetic::{conv2d_layer, gelu, linear, linear_layer, matmul, softmax};
 pub use dropout::Dropout;
 pub use lora::{AdaptedLinear, Lora};
-pub use norm::{BatchNorm, SyncBatchNorm};
+pub use norm::{BatchNorm, SyncBatchNorm, layer_norm};

@@ -5,7 +5,7 @@ use burn::nn::{GroupNorm, LayerNorm};
 use burn::tensor::module::batch_norm;
 use burn::tensor::{DType, Device, FloatDType, Tensor};
 
-use crate::arithmetic::batch_norm_train;
+use crate::arithmetic::{batch_norm_train, layer_norm_rows};
 use crate::block::Pass;
 
 /// How much a micro-batch moves the running statistics.
@@ -84,14 +84,23 @@ fn full<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     tensor.cast(FloatDType::F32)
 }
 
-/// burn's layer normalisation of its default epsilon, with statistics in 32 bits where its input has fewer.
-pub(crate) fn layer_norm<const D: usize>(norm: &LayerNorm, input: Tensor<D>) -> Tensor<D> {
-    if input.dtype() == DType::F32 {
-        return norm.forward(input);
-    }
+/// burn's layer normalisation of its default epsilon, computed in 32 bits. On the CPU its bits are [defined](shardd_kernels::LayerNorm).
+///
+/// ```
+/// use burn::nn::LayerNormConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use shardd_trainer::nn::layer_norm;
+///
+/// let norm = LayerNormConfig::new(2).init(&Device::flex());
+/// let rows = layer_norm(&norm, Tensor::<2>::from_floats([[1.0, 3.0], [9.0, 5.0]], &Device::flex()));
+/// let numbers = rows.into_data().try_into_vec::<f32>().unwrap();
+/// assert!(numbers.iter().zip([-1.0, 1.0, 1.0, -1.0]).all(|(found, expected)| (found - expected).abs() < 1e-4));
+/// ```
+pub fn layer_norm<const D: usize>(norm: &LayerNorm, input: Tensor<D>) -> Tensor<D> {
     let precision = FloatDType::from(input.dtype());
-    let (gamma, beta) = (full(norm.gamma.val()), norm.beta.as_ref().map(|beta| full(beta.val())));
-    burn::tensor::module::layer_norm(full(input), gamma, beta, EPSILON).cast(precision)
+    let gamma = full(norm.gamma.val());
+    let beta = norm.beta.as_ref().map_or_else(|| gamma.zeros_like(), |beta| full(beta.val()));
+    layer_norm_rows(full(input), gamma, beta, EPSILON).cast(precision)
 }
 
 /// The same of group normalisation.

@@ -9,8 +9,7 @@
 use burn::cubecl;
 use burn::cubecl::prelude::*;
 
-/// Units of a cube, in all kernels.
-pub(super) const UNITS: u32 = 256;
+use crate::cube::{UNITS, sum_of_units};
 
 /// The first parameter that ends behind a place. `table` begins with the ends of all `count` parameters.
 #[cube]
@@ -26,6 +25,13 @@ fn parameter_at(table: &[u32], count: u32, place: u32) -> u32 {
         }
     }
     low
+}
+
+/// A product, rounded: compilers may not add to it before. `zero` is 0, of which they know nothing. So the numbers of an optimizer have the
+/// bits of the host's loops on every device that rounds single operations as IEEE 754 says.
+#[cube]
+fn rounded(product: f32, zero: u32) -> f32 {
+    f32::reinterpret(u32::reinterpret(product) ^ zero)
 }
 
 /// -1, 0 or 1.
@@ -64,16 +70,18 @@ pub(super) fn sgd(
     factor: f32,
     momentum: f32,
     weight_decay: f32,
+    zero: u32,
 ) {
     let mut place = ABSOLUTE_POS;
     while place < velocity.len() {
         let (at, share) = weight_at(table, count, place as u32);
         let at = at as usize;
         let weight = weights[at];
-        let pull = share * weight_decay * weight;
-        let moved = momentum * velocity[place] + (gradient[start as usize + place] * factor + pull);
+        let gradient = rounded(gradient[start as usize + place] * factor, zero);
+        let pull = rounded(share * weight_decay * weight, zero);
+        let moved = rounded(momentum * velocity[place], zero) + (gradient + pull);
         velocity[place] = moved;
-        weights[at] = weight - rate * moved;
+        weights[at] = weight - rounded(rate * moved, zero);
         place += CUBE_COUNT * CUBE_DIM as usize;
     }
 }
@@ -92,17 +100,19 @@ pub(super) fn lion(
     beta1: f32,
     beta2: f32,
     weight_decay: f32,
+    zero: u32,
 ) {
     let mut place = ABSOLUTE_POS;
     while place < momentum.len() {
         let (at, share) = weight_at(table, count, place as u32);
         let at = at as usize;
         let weight = weights[at];
-        let gradient = gradient[start as usize + place] * factor;
+        let gradient = rounded(gradient[start as usize + place] * factor, zero);
         let before = momentum[place];
-        let step = sign(beta1 * before + (1.0f32 - beta1) * gradient);
-        weights[at] = weight - rate * (step + share * weight_decay * weight);
-        momentum[place] = beta2 * before + (1.0f32 - beta2) * gradient;
+        let step = sign(rounded(beta1 * before, zero) + rounded((1.0f32 - beta1) * gradient, zero));
+        let pull = rounded(share * weight_decay * weight, zero);
+        weights[at] = weight - rounded(rate * (step + pull), zero);
+        momentum[place] = rounded(beta2 * before, zero) + rounded((1.0f32 - beta2) * gradient, zero);
         place += CUBE_COUNT * CUBE_DIM as usize;
     }
 }
@@ -125,6 +135,7 @@ pub(super) fn adam(
     weight_decay: f32,
     correct1: f32,
     correct2: f32,
+    zero: u32,
     #[comptime] is_apart: bool,
 ) {
     let mut place = ABSOLUTE_POS;
@@ -133,14 +144,15 @@ pub(super) fn adam(
         let at = at as usize;
         let decay = share * weight_decay;
         let mut weight = weights[at];
-        let mut gradient = gradient[start as usize + place] * factor;
+        let mut gradient = rounded(gradient[start as usize + place] * factor, zero);
         if comptime![is_apart] {
-            weight -= rate * decay * weight;
+            weight -= rounded(rate * decay * weight, zero);
         } else {
-            gradient += decay * weight;
+            gradient += rounded(decay * weight, zero);
         }
-        let mean = beta1 * first[place] + (1.0f32 - beta1) * gradient;
-        let square = beta2 * second[place] + (1.0f32 - beta2) * gradient * gradient;
+        let mean = rounded(beta1 * first[place], zero) + rounded((1.0f32 - beta1) * gradient, zero);
+        let more = rounded((1.0f32 - beta2) * gradient * gradient, zero);
+        let square = rounded(beta2 * second[place], zero) + more;
         first[place] = mean;
         second[place] = square;
         weights[at] = weight - rate * (mean / correct1) / ((square / correct2).sqrt() + epsilon);
@@ -158,20 +170,10 @@ pub(super) fn squares(numbers: &[f32], sums: &mut [u32], start: u32, length: u32
         sum += number * number;
         place += CUBE_COUNT * CUBE_DIM as usize;
     }
-    let mut of_units = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);
-    of_units[UNIT_POS as usize] = sum;
-    sync_cube();
-    let mut half = comptime![UNITS / 2].runtime();
-    while half > 0 {
-        if UNIT_POS < half {
-            let more = of_units[(UNIT_POS + half) as usize];
-            of_units[UNIT_POS as usize] += more;
-        }
-        sync_cube();
-        half /= 2u32;
-    }
+    let mut room = Shared::<[f32]>::new_slice(comptime![UNITS as usize]);
+    let of_cube = sum_of_units(&mut room, sum);
     if UNIT_POS == 0 {
-        sums[into as usize + CUBE_POS] = u32::reinterpret(of_units[0]);
+        sums[into as usize + CUBE_POS] = u32::reinterpret(of_cube);
     }
 }
 

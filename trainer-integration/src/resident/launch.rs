@@ -4,27 +4,20 @@
 use std::ops::Range;
 
 use burn::backend::Cube;
-use burn::backend::tensor::FloatTensor;
 use burn::cubecl::prelude::*;
 use burn::tensor::{Int, Shape, Tensor};
 
 use super::Turn;
-use super::kernels::{self, UNITS};
+use super::kernels;
+use crate::cube::{CUBES, DeviceTensor, UNITS, cubes};
 use crate::optim::Optimizer;
 
-/// Cubes that a device is kept busy with, at most; each does several rounds of longer tensors.
-const CUBES: usize = 1 << 10;
-
-fn floats(tensor: &Tensor<1>) -> FloatTensor<Cube> {
+fn floats(tensor: &Tensor<1>) -> DeviceTensor {
     tensor.clone().try_into_primitive::<Cube>().expect("a tensor in no graph, of a device")
 }
 
-fn words(tensor: &Tensor<1, Int>) -> FloatTensor<Cube> {
+fn words(tensor: &Tensor<1, Int>) -> DeviceTensor {
     tensor.clone().try_into_primitive::<Cube>().expect("a tensor of a device")
-}
-
-fn cubes(length: usize, units_each: usize) -> CubeCount {
-    CubeCount::new_1d(length.div_ceil(UNITS as usize * units_each).clamp(1, CUBES) as u32)
 }
 
 /// How many bytes apart two tensors in one memory begin, at least: each a multiple of it.
@@ -61,6 +54,7 @@ pub(super) fn update(
     let (weights, first) = (weights.into_buffer_arg(), floats(first).into_buffer_arg());
     let (gradient, table) = (floats(gradient).into_buffer_arg(), words(table).into_buffer_arg());
     let (count, start) = (count as u32, start as u32);
+    let zero = 0;
     match optimizer {
         Optimizer::Sgd { momentum, weight_decay } => kernels::sgd::launch(
             &client,
@@ -76,6 +70,7 @@ pub(super) fn update(
             factor,
             momentum,
             weight_decay,
+            zero,
         ),
         Optimizer::Lion { beta1, beta2, weight_decay } => kernels::lion::launch(
             &client,
@@ -92,6 +87,7 @@ pub(super) fn update(
             beta1,
             beta2,
             weight_decay,
+            zero,
         ),
         Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
         | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
@@ -116,6 +112,7 @@ pub(super) fn update(
                 weight_decay,
                 correct1,
                 correct2,
+                zero,
                 is_apart,
             );
         }

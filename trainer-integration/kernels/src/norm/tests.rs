@@ -1,20 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::sum::CHAINS;
-use crate::testkit::{bits, numbers};
-
-/// The definition of a sum.
-fn plainly(row: impl Iterator<Item = f32>) -> f32 {
-    let mut chains = [0.0_f32; CHAINS];
-    row.enumerate().for_each(|(at, number)| chains[at % CHAINS] += number);
-    let mut half = CHAINS / 2;
-    while half > 0 {
-        (0..half).for_each(|chain| chains[chain] += chains[chain + half]);
-        half /= 2;
-    }
-    chains[0]
-}
+use crate::testkit::{bits, numbers, plainly};
 
 impl BatchNorm {
     fn rows<'a>(&self, numbers: &'a [f32], channel: usize) -> impl Iterator<Item = &'a [f32]> {
