@@ -38,6 +38,7 @@ mod level;
 mod matrix;
 mod norm;
 mod operand;
+mod pool;
 mod product;
 mod sum;
 #[cfg(test)]
@@ -50,6 +51,7 @@ pub use layer_norm::LayerNorm;
 pub use level::Level;
 pub use matrix::{Matrix, multiply};
 pub use norm::{BatchNorm, NormGradient, Normalised};
+pub use pool::MaxPool;
 pub use sum::{CHAINS, sum};
 
 /// Steps of the depth that are summed before their sum is added to those of the steps before.

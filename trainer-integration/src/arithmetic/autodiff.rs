@@ -9,8 +9,8 @@ use burn::backend::autodiff::ops::{Backward, Ops, OpsKind};
 use burn::backend::ops::ConvOptions;
 use burn::backend::tensor::FloatTensor;
 
-use super::Arithmetic;
 use super::kernels::Kernels;
+use super::{Arithmetic, Windows};
 
 impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
     fn product(left: FloatTensor<Self>, right: FloatTensor<Self>) -> FloatTensor<Self> {
@@ -42,6 +42,16 @@ impl<B: Kernels, C: CheckpointStrategy> Arithmetic for Autodiff<B, C> {
             OpsKind::UnTracked(step) => {
                 step.finish(B::convolve(input.into_primitive(), weight.into_primitive(), options))
             }
+        }
+    }
+
+    fn largest_of_windows(input: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
+        match Largest.prepare::<C>([input.node()]).compute_bound().stateful() {
+            OpsKind::Tracked(mut step) => {
+                let state = (step.checkpoint(&input), windows);
+                step.finish(state, B::largest(input.into_primitive(), windows))
+            }
+            OpsKind::UnTracked(step) => step.finish(B::largest(input.into_primitive(), windows)),
         }
     }
 
@@ -160,6 +170,23 @@ impl<B: Kernels> Backward<B, 2> for Convolution {
         }
         if let Some(node) = of_weight {
             found.register::<B>(node.id, B::convolve_back_to_weight(input, weight, gradient, options));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Largest;
+
+impl<B: Kernels> Backward<B, 1> for Largest {
+    /// The input.
+    type State = (NodeId, Windows);
+
+    fn backward(self, ops: Ops<Self::State, 1>, found: &mut Gradients, checkpointer: &mut Checkpointer) {
+        let gradient = found.consume::<B>(&ops.node);
+        let (input, windows) = ops.state;
+        let input = checkpointer.retrieve_node_output::<FloatTensor<B>>(input);
+        if let [Some(node)] = ops.parents {
+            found.register::<B>(node.id, B::largest_back(input, windows, gradient));
         }
     }
 }

@@ -4,11 +4,14 @@ use burn::backend::flex::FlexTensor;
 use burn::backend::ops::{ActivationOps, ConvOptions, FloatTensorOps, ModuleOps};
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Backend, Flex, TensorMetadata};
-use burn::tensor::{DType, FloatDType, Shape, TensorData};
+use burn::tensor::{DType, FloatDType, IntDType, Shape, TensorData};
 use rayon::prelude::*;
 use shardd_kernels::{
-    BatchNorm, Conv, LayerNorm, Level, Matrix, gelu, gelu_gradient, multiply, softmax, softmax_gradient,
+    BatchNorm, Conv, LayerNorm, Level, Matrix, MaxPool, gelu, gelu_gradient, multiply, softmax,
+    softmax_gradient,
 };
+
+use super::Windows;
 
 /// Of a backend: burn's own operations, unless it has better ones.
 pub(crate) trait Kernels: Backend {
@@ -81,6 +84,29 @@ pub(crate) trait Kernels: Backend {
         options: ConvOptions<2>,
     ) -> FloatTensor<Self> {
         Self::conv2d_weight_backward(input, weight, gradient, options)
+    }
+
+    /// The largest number of each window.
+    fn largest(input: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
+        let Windows { size, stride, padding, dilation } = windows;
+        Self::max_pool2d(input, size, stride, padding, dilation, false)
+    }
+
+    /// The gradient of the input from it, and the gradient of the output.
+    fn largest_back(
+        input: FloatTensor<Self>,
+        windows: Windows,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        let Windows { size, stride, padding, dilation } = windows;
+        let dtype = IntDType::I32;
+        let places =
+            Self::max_pool2d_with_indices(input.clone(), size, stride, padding, dilation, false, dtype)
+                .indices;
+        Self::max_pool2d_with_indices_backward(
+            input, size, stride, padding, dilation, false, gradient, places,
+        )
+        .x_grad
     }
 
     /// Output, mean and biased variance.
@@ -211,6 +237,23 @@ impl Kernels for Flex {
             let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
             let found = conv.weight_gradient(Level::best(), numbers(&input), numbers(&gradient));
             tensor(found.expect(FITS), weight.shape())
+        })
+    }
+
+    fn largest(input: FlexTensor, windows: Windows) -> FlexTensor {
+        if input.dtype() == DType::F64 {
+            let Windows { size, stride, padding, dilation } = windows;
+            return Flex::max_pool2d(input, size, stride, padding, dilation, false);
+        }
+        let (pool, shape) = max_pool(&input.shape(), windows);
+        in_f32([input], |[input]| tensor(pool.forward(Level::best(), numbers(&input.to_contiguous())), shape))
+    }
+
+    fn largest_back(input: FlexTensor, windows: Windows, gradient: FlexTensor) -> FlexTensor {
+        let (pool, shape) = (max_pool(&input.shape(), windows).0, input.shape());
+        in_f32([input, gradient], |[input, gradient]| {
+            let (input, gradient) = (input.to_contiguous(), gradient.to_contiguous());
+            tensor(pool.backward(Level::best(), numbers(&input), numbers(&gradient)), shape)
         })
     }
 
@@ -366,6 +409,14 @@ fn conv(input: &FlexTensor, weight: &FlexTensor, options: &ConvOptions<2>) -> Op
 fn output_shape(conv: &Conv) -> Shape {
     let [height, width] = conv.output().expect("asked before");
     Shape::new([conv.batch, conv.outputs, height, width])
+}
+
+/// Of the images of a shape, and the shape of the output.
+fn max_pool(shape: &Shape, windows: Windows) -> (MaxPool, Shape) {
+    let Windows { size, stride, padding, dilation } = windows;
+    let pool = MaxPool { height: shape[2], width: shape[3], window: size, stride, padding, dilation };
+    let [rows, columns] = pool.output().unwrap_or_else(|| panic!("windows {windows:?} of images {shape:?}"));
+    (pool, Shape::new([shape[0], shape[1], rows, columns]))
 }
 
 fn norm(shape: &Shape, epsilon: f64) -> BatchNorm {

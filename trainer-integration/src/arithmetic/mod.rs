@@ -16,10 +16,20 @@ use burn::backend::ops::ConvOptions;
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Dispatch, Flex, backend_extension};
 use burn::nn::conv::Conv2d;
+use burn::nn::pool::MaxPool2d;
 use burn::nn::{Linear, PaddingConfig2d};
 use burn::tensor::{Int, Tensor};
 
 use kernels::Kernels;
+
+/// The windows of a pooling layer, of rows and of columns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Windows {
+    size: [usize; 2],
+    stride: [usize; 2],
+    padding: [usize; 2],
+    dilation: [usize; 2],
+}
 
 /// What burn dispatches to the device of a tensor.
 #[backend_extension(Flex, Cube: cfg(any(feature = "cuda", feature = "wgpu")), Autodiff)]
@@ -31,6 +41,8 @@ pub(crate) trait Arithmetic: burn::backend::Backend {
         weight: FloatTensor<Self>,
         options: ConvOptions<2>,
     ) -> FloatTensor<Self>;
+
+    fn largest_of_windows(input: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self>;
 
     /// The output, then mean and biased variance of each channel, which are constants to gradients.
     fn normalise(
@@ -71,6 +83,10 @@ macro_rules! without_gradients {
                 options: ConvOptions<2>,
             ) -> FloatTensor<Self> {
                 <Self as Kernels>::convolve(input, weight, options)
+            }
+
+            fn largest_of_windows(input: FloatTensor<Self>, windows: Windows) -> FloatTensor<Self> {
+                <Self as Kernels>::largest(input, windows)
             }
 
             fn normalise(
@@ -175,6 +191,35 @@ pub fn conv2d_layer(layer: &Conv2d, input: Tensor<4>) -> Tensor<4> {
         }
         None => output,
     }
+}
+
+/// burn's layer of the largest number of each window. A gradient goes to the first of equal numbers. Layers that
+/// pad one side more than the other, or count cut windows, are burn's own.
+///
+/// ```
+/// use burn::nn::pool::MaxPool2dConfig;
+/// use burn::tensor::{Device, Tensor};
+/// use shardd_trainer::nn::max_pool2d_layer;
+///
+/// let layer = MaxPool2dConfig::new([2, 2]).with_strides([2, 2]).init();
+/// let image = Tensor::<4>::from_floats([[[[1.0, 2.0], [4.0, 3.0]]]], &Device::flex());
+/// assert_eq!(max_pool2d_layer(&layer, image).into_scalar::<f32>(), 4.0);
+/// ```
+///
+/// # Panics
+/// If a window is larger than the image with its padding.
+pub fn max_pool2d_layer(layer: &MaxPool2d, input: Tensor<4>) -> Tensor<4> {
+    let padding = match layer.padding {
+        PaddingConfig2d::Valid => [0, 0],
+        PaddingConfig2d::Explicit(top, left, bottom, right) if (top, left) == (bottom, right) => [top, left],
+        PaddingConfig2d::Explicit(..) | PaddingConfig2d::Same => return layer.forward(input),
+    };
+    if layer.ceil_mode {
+        return layer.forward(input);
+    }
+    let (size, stride, dilation) = (layer.kernel_size, layer.stride, layer.dilation);
+    let windows = Windows { size, stride, padding, dilation };
+    Tensor::from_dispatch(<Dispatch as Arithmetic>::largest_of_windows(input.into_dispatch(), windows))
 }
 
 /// Softmax of the last dimension. On the CPU its bits are [defined](shardd_kernels::softmax).

@@ -215,3 +215,31 @@ fn activations_and_their_gradients_are_burns() {
     let half = softmax(input.clone().cast(FloatDType::BF16));
     assert_eq!(half.dtype(), burn::tensor::DType::BF16);
 }
+
+#[test]
+fn largest_numbers_and_their_gradients_are_burns() {
+    use burn::nn::pool::MaxPool2dConfig;
+    let paddings = [PaddingConfig2d::Valid, PaddingConfig2d::Same, PaddingConfig2d::Explicit(1, 1, 1, 1)];
+    for padding in paddings {
+        for (size, stride, dilation) in [([2, 2], [2, 2], 1), ([3, 2], [2, 3], 1), ([3, 3], [1, 1], 2)] {
+            let layer = MaxPool2dConfig::new(size).with_strides(stride).with_padding(padding.clone());
+            let layer = layer.with_dilation([dilation; 2]).init();
+            let input = random::<4>(21, [2, 3, 9, 10]);
+            let by = |of: &dyn Fn(Tensor<4>) -> Tensor<4>, input: Tensor<4>| -> Vec<TensorData> {
+                let leaf = input.autodiff().require_grad();
+                let output = of(leaf.clone());
+                let upstream = random(22, output.dims()).autodiff();
+                let mut found = (output.clone() * upstream).sum().backward();
+                let gradient = leaf.grad_remove(&mut found).expect("it has a part");
+                vec![output.inner().into_data(), gradient.into_data()]
+            };
+            let (ours, theirs) = (|input| max_pool2d_layer(&layer, input), |input| layer.forward(input));
+            assert_like(&by(&ours, input.clone()), &by(&theirs, input.clone()));
+            let turned = input.swap_dims(2, 3);
+            assert_like(&by(&ours, turned.clone()), &by(&theirs, turned));
+        }
+    }
+    let layer = MaxPool2dConfig::new([2, 2]).init();
+    let half = max_pool2d_layer(&layer, random::<4>(23, [1, 1, 4, 4]).cast(FloatDType::BF16));
+    assert_eq!((half.dtype(), half.dims()), (burn::tensor::DType::BF16, [1, 1, 2, 2]));
+}

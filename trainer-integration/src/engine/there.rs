@@ -98,16 +98,15 @@ impl Engine {
     pub(super) fn begin_there(&self) -> Option<There> {
         let (hosted, buckets) = (self.virtual_ranks().len(), self.reducer.buckets.count());
         let exponents = if self.sums_whole() { self.reducer.ranges.len() } else { 0 };
+        // Sums that go to the host have their squares found there.
+        let blocks = if self.is_resident() { &self.blocks[..] } else { &[] };
+        let squared = blocks.iter().map(BlockState::trained_len);
         self.keeps_gradients_there().then(|| There {
             carried: vec![vec![None; buckets]; hosted],
             sums: vec![None; buckets],
             whole: (0..buckets).map(|_| None).collect(),
             reductions: Vec::with_capacity(buckets),
-            findings: Findings::new(
-                exponents,
-                self.blocks.iter().map(BlockState::trained_len),
-                &self.compute.device,
-            ),
+            findings: Findings::new(exponents, squared, &self.compute.device),
         })
     }
 
@@ -218,7 +217,7 @@ impl Engine {
             }));
         }
         let sums = self.reducer.device_sums.clone();
-        let staged =
+        let mut staged =
             Staged { dtype: self.reducer.reduce_dtype, table: self.reducer.table.as_deref().cloned() };
         let sum = sum.unwrap_or_else(nothing);
         Reduced::UnderWay(self.comm.submit(move |collective| {
@@ -227,7 +226,7 @@ impl Engine {
                 Some(sums) => {
                     sums.lock().expect("no panic while gradients are added up").all_reduce(sum, collective)
                 }
-                None => { staged }.all_reduce(sum, collective),
+                None => staged.all_reduce(sum, collective),
             }
         }))
     }

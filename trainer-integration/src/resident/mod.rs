@@ -80,7 +80,8 @@ impl Resident {
                 start..start + weights.len()
             })
             .collect();
-        let mut all = vec![0.0; end];
+        // A device has no memory without a number.
+        let mut all = vec![0.0; end.max(1)];
         for (place, weights) in places.iter().zip(weights) {
             all[place.clone()].copy_from_slice(weights);
         }
@@ -187,7 +188,10 @@ fn upload(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
     Tensor::from_data(TensorData::new(numbers, count), (device, DType::F32))
 }
 
-fn upload_words(words: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+fn upload_words(mut words: Vec<i32>, device: &Device) -> Tensor<1, Int> {
+    if words.is_empty() {
+        words.push(0);
+    }
     let count = [words.len()];
     Tensor::from_data(TensorData::new(words, count), (device, DType::I32))
 }

@@ -216,3 +216,15 @@ fn a_device_leaves_out_the_numbers_that_the_host_does() {
         assert_eq!(by(&device), by(&Device::flex()), "{share}");
     }
 }
+
+#[test]
+fn blocks_with_nothing_to_train_are_there_too() {
+    let Some(device) = device() else { return };
+    let frozen = numbers(1, 5);
+    let mut block = Resident::new(&device, &[&frozen], &[], &Moments::default());
+    assert_eq!(to_numbers(block.views(Precision::F32)[0].clone()), frozen);
+    assert_eq!(block.weights(), [frozen]);
+    let mut without = Resident::new(&device, &[], &[], &Moments::default());
+    assert!(without.views(Precision::F16).is_empty() && without.weights().is_empty());
+    assert!(without.moments().first.is_empty());
+}
