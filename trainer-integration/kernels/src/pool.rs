@@ -167,7 +167,10 @@ macro_rules! strided {
             2 => {
                 let paired = $numbers.len() / 2;
                 for ($place, [$number, _]) in $places.zip($numbers.$chunks::<2>().0) $body
-                for ($place, $number) in $places.zip($numbers.$iter().step_by(2)).skip(paired) $body
+                // Skipping walks past all pairs: only where a place is left.
+                if $places.len() > paired {
+                    for ($place, $number) in $places.zip($numbers.$iter().step_by(2)).skip(paired) $body
+                }
             }
             stride => {
                 for ($place, $number) in $places.zip($numbers.$iter().step_by(stride)) $body
