@@ -26,7 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use blake3::Hasher;
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use half::bf16;
 use shardd_store::record::Digest128;
 use thiserror::Error;
@@ -38,7 +38,7 @@ use crate::collective::sums::TuningTable;
 use crate::compress::{Compression, CompressionReport, Compressor};
 use crate::device::Precision;
 use crate::dtype::ReduceDtype;
-use crate::flat_block::to_numbers;
+use crate::flat_block::{from_numbers, to_numbers};
 use crate::ledger::{Ledger, Numbers, Usage};
 use crate::loss::{Losses, Measured, Objective};
 use crate::model::Model;
@@ -854,8 +854,7 @@ impl StepInProgress {
 type RunningThere = Vec<Vec<Tensor<1>>>;
 
 fn running_there(running: &Running, device: &Device) -> RunningThere {
-    let there =
-        |numbers: &Vec<f32>| Tensor::from_data(TensorData::new(numbers.clone(), [numbers.len()]), device);
+    let there = |numbers: &Vec<f32>| from_numbers(numbers.clone(), device);
     running.iter().map(|buffers| buffers.iter().map(there).collect()).collect()
 }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use burn::module::{Flag, ModuleMapper, ModuleVisitor, Param};
-use burn::tensor::{FloatDType, Gradients, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Gradients, Tensor, TensorData};
 
 use crate::block::{Block, Pass};
 use crate::tensor_tree::{Part, from_parts, parts_of};
@@ -467,6 +467,12 @@ impl ModuleVisitor for ReadBuffers<'_> {
             self.values.push(tensor.reshape(count));
         }
     }
+}
+
+/// A flat tensor of 32 bits with these values, on a device.
+pub(crate) fn from_numbers(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
+    let count = [numbers.len()];
+    Tensor::from_data(TensorData::new(numbers, count), (device, DType::F32))
 }
 
 /// A tensor's values on the host.

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use blake3::Hasher;
-use burn::tensor::{Tensor, TensorData};
+use burn::tensor::Tensor;
 use shardd_kernels::{Level, largest_exponent};
 use tracing::warn;
 
@@ -23,7 +23,7 @@ use crate::collective::sums::all_reduce_in;
 use crate::collective::{CollectiveError, slice_of, sums};
 use crate::compress::{Circumstances, Compressor};
 use crate::dtype::ReduceDtype;
-use crate::flat_block::{Use, to_numbers};
+use crate::flat_block::{Use, from_numbers, to_numbers};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::Optimizer;
 use crate::random::Key;
@@ -384,8 +384,7 @@ impl Engine {
             partials.push(virtual_rank, numbers);
         }
         let total = reduce(&self.comm, self.ranks, partials).wait()?;
-        let count = [total.len()];
-        Ok(Tensor::from_data(TensorData::new(total.into_values(), count), &self.compute.device))
+        Ok(from_numbers(total.into_values(), &self.compute.device))
     }
 
     /// The key of a virtual rank's next micro-batch: of the training, the step, the virtual rank, and the place in the step.

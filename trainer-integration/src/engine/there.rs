@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 
 use super::block::BlockState;
 use super::passes::digest;
@@ -13,7 +13,7 @@ use crate::collective::CollectiveError;
 use crate::collective::nccl::{DeviceSums, Staged};
 use crate::compress::Compression;
 use crate::dtype::ReduceDtype;
-use crate::flat_block::to_numbers;
+use crate::flat_block::{from_numbers, to_numbers};
 use crate::ledger::{Kind, Numbers};
 use crate::optim::{Norm, Optimizer};
 use crate::reduce::fixed::{self, FixedSum};
@@ -213,7 +213,7 @@ impl Engine {
                 } else {
                     mine.begin_with(whole.map_or_else(|| vec![0; length], |whole| whole.to_sums()));
                 }
-                Ok(upload(fixed::all_reduce(collective, ranks, mine)?.into_values(), &device))
+                Ok(from_numbers(fixed::all_reduce(collective, ranks, mine)?.into_values(), &device))
             }));
         }
         let sums = self.reducer.device_sums.clone();
@@ -319,9 +319,4 @@ impl Engine {
     pub(super) fn fetch(&mut self) {
         self.blocks.iter_mut().for_each(BlockState::fetch);
     }
-}
-
-fn upload(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
-    let count = [numbers.len()];
-    Tensor::from_data(TensorData::new(numbers, count), device)
 }

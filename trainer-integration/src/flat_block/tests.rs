@@ -1,6 +1,5 @@
 use burn::module::Module;
 use burn::nn::{BatchNormConfig, DropoutConfig, Linear, LinearConfig};
-use burn::tensor::{Device, TensorData};
 
 use super::*;
 use crate::nn::BatchNorm;

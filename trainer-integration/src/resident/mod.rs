@@ -22,7 +22,7 @@ pub(crate) use sums::{Findings, Found, WholeSum, WholeTable, read_at_once};
 use burn::tensor::{DType, Device, Int, Tensor, TensorData};
 
 use crate::device::Precision;
-use crate::flat_block::to_numbers;
+use crate::flat_block::{from_numbers, to_numbers};
 use crate::optim::{Moments, Optimizer};
 use crate::random::Key;
 
@@ -90,9 +90,10 @@ impl Resident {
             [(places[index].start - range.start) as i32, decay.to_bits() as i32]
         });
         let count = trained.last().map_or(0, |(range, _)| range.end);
-        let on_device = |numbers: &[f32]| (!numbers.is_empty()).then(|| upload(numbers.to_vec(), device));
+        let on_device =
+            |numbers: &[f32]| (!numbers.is_empty()).then(|| from_numbers(numbers.to_vec(), device));
         Resident {
-            weights: upload(all, device),
+            weights: from_numbers(all, device),
             places,
             views: None,
             first: on_device(&moments.first),
@@ -181,11 +182,6 @@ fn table<const N: usize>(
     let facts: Vec<[i32; N]> = (0..ends.len()).map(facts).collect();
     let by_fact = (0..N).flat_map(|fact| facts.iter().map(move |of| of[fact]));
     ends.map(|end| end as i32).chain(by_fact).collect()
-}
-
-fn upload(numbers: Vec<f32>, device: &Device) -> Tensor<1> {
-    let count = [numbers.len()];
-    Tensor::from_data(TensorData::new(numbers, count), (device, DType::F32))
 }
 
 fn upload_words(mut words: Vec<i32>, device: &Device) -> Tensor<1, Int> {

@@ -69,7 +69,7 @@ fn a_device_moves_weights_as_the_host_does() {
             moments.update(optimizer, rate, stretches.collect(), &gradient, 0.5);
             // The block is one of several of its bucket.
             let of_bucket = [&[9.0; 5][..], &gradient, &[9.0; 2]].concat();
-            there.update(optimizer, rate, (&upload(of_bucket, &device), 5), 0.5);
+            there.update(optimizer, rate, (&from_numbers(of_bucket, &device), 5), 0.5);
         }
         let found = there.moments();
         assert_eq!((found.steps, found.second.len()), (3, moments.second.len()), "{optimizer:?}");
@@ -97,7 +97,7 @@ fn a_device_moves_weights_as_the_host_does() {
         // And a device goes on with what another has.
         let weights: Vec<&[f32]> = weights.iter().map(Vec::as_slice).collect();
         let mut again = Resident::new(&device, &weights, &trained, &found);
-        let gradient = upload(numbers(9, all), &device);
+        let gradient = from_numbers(numbers(9, all), &device);
         there.update(optimizer, rate, (&gradient, 0), 1.0);
         again.update(optimizer, rate, (&gradient, 0), 1.0);
         assert_eq!(again.weights(), there.weights());
@@ -120,7 +120,7 @@ fn check_sums(device: &Device, parameters: &[(usize, i32)], ranks: &[Vec<f32>]) 
                 largest[index + 1].max(largest_exponent(Level::best(), &numbers[start..end]));
             start = end;
         }
-        let numbers = upload(numbers.clone(), device);
+        let numbers = from_numbers(numbers.clone(), device);
         there.iter_mut().for_each(|sum| sum.add(&numbers, &findings, 1));
         noted.note(&numbers, &table, 0);
     }
@@ -191,8 +191,8 @@ fn numbers_that_are_none_are_noted() {
     let Some(device) = device() else { return };
     let findings = Findings::new(2, [2].into_iter(), &device);
     let mut sum = WholeSum::new(WholeTable::new(&[(1, 40), (2, 40)], &device));
-    sum.add(&upload(vec![1.0, f32::NAN], &device), &findings, 0);
-    findings.square(0, &upload(vec![9.0, f32::INFINITY, 1.0], &device), 1..3);
+    sum.add(&from_numbers(vec![1.0, f32::NAN], &device), &findings, 0);
+    findings.square(0, &from_numbers(vec![9.0, f32::INFINITY, 1.0], &device), 1..3);
     let found = findings.read();
     assert_eq!(found.largest, [127, 255]);
     assert!(!found.squares[0].is_finite());

@@ -14,14 +14,14 @@ pub mod library;
 
 use std::time::Duration;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, Tensor};
 use thiserror::Error;
 
 use super::sums::{TuningTable, all_reduce_in};
 use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
-use crate::flat_block::to_numbers;
+use crate::flat_block::{from_numbers, to_numbers};
 
 /// The transport of gradients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -123,8 +123,7 @@ impl DeviceSums for Staged {
         let device = mine.device();
         let mut numbers = to_numbers(mine);
         all_reduce_in(self.dtype, self.table.as_ref(), collective, &mut numbers)?;
-        let count = [numbers.len()];
-        Ok(Tensor::from_data(TensorData::new(numbers, count), &device))
+        Ok(from_numbers(numbers, &device))
     }
 }
 
