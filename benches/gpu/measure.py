@@ -18,31 +18,56 @@ from pathlib import Path
 import numpy
 
 CLASSES = 10
-VOCABULARY = 256
-LENGTH = 128
-IMAGES = 1024
+BYTES = 256  # tokens of the text are its bytes
+COLUMNS = 3072
 
-# name: (arguments of shardtrain, samples of a step, epochs, what the model is in PyTorch)
+# Of each model: its data set, the samples of a step, and, of a transformer, its size. `steps` are those of PyTorch; shardtrain's
+# are an epoch or more of its data set.
 LARGE = {
-    "resnet18": dict(batch=128, epochs=25, size=None),
-    "gpt": dict(batch=32, epochs=25, size=dict(layers=6, heads=8, hidden_size=512)),
+    "resnet18": dict(dataset="images", batch=128, epochs=3, steps=24),
+    "gpt": dict(dataset="text", batch=32, steps=24, size=dict(layers=6, heads=8, hidden_size=512, vocabulary=BYTES, length=128)),
+    "gpt2": dict(
+        dataset="long-text", batch=8, steps=16, size=dict(layers=12, heads=12, hidden_size=768, vocabulary=50_257, length=1024)
+    ),
 }
 SMALL = {
-    "resnet18": dict(batch=16, epochs=1, size=None, steps=6),
-    "gpt": dict(batch=8, epochs=1, size=dict(layers=2, heads=2, hidden_size=32), steps=12),
+    "resnet18": dict(dataset="few-images", batch=8, steps=4),
+    "gpt": dict(dataset="little-text", batch=8, steps=8, size=dict(layers=2, heads=2, hidden_size=32, vocabulary=BYTES, length=128)),
 }
+
+# FLOP/s that a GPU's data sheet promises for dense matrices: of f32 rounded to TF32, and of 16 bits.
+PEAKS = {"H100": (495e12, 989e12), "H200": (495e12, 989e12), "A100": (156e12, 312e12)}
 
 
 def make_data(directory):
     """Images of which each class has a pattern, and a text of few words: both can be learnt."""
     random = numpy.random.default_rng(7)
-    labels = random.integers(0, CLASSES, IMAGES)
-    patterns = random.integers(0, 160, (CLASSES, 3, 32, 32))
-    images = patterns[labels] + random.integers(0, 96, (IMAGES, 3, 32, 32))
-    numpy.savez(directory / "images.npz", image=images.astype(numpy.uint8), label=labels)
+    for name, count in (("images", 1024), ("few-images", 32)):
+        labels = random.integers(0, CLASSES, count)
+        patterns = random.integers(0, 160, (CLASSES, 3, 32, 32))
+        images = patterns[labels] + random.integers(0, 96, (count, 3, 32, 32))
+        numpy.savez(directory / f"{name}.npz", image=images.astype(numpy.uint8), label=labels)
+    rows = random.integers(0, 256, (4096, COLUMNS)).astype(numpy.uint8)
+    numpy.savez(directory / "rows.npz", features=rows, label=random.integers(0, CLASSES, len(rows)))
     words = ["".join(chr(97 + letter) for letter in random.integers(0, 26, random.integers(2, 9))) for _ in range(300)]
-    text = " ".join(words[at] for at in random.integers(0, len(words), 24_000))
-    (directory / "text.txt").write_text(text)
+    for name, count in (("text", 24_000), ("little-text", 1_400)):
+        text = " ".join(words[at] for at in random.integers(0, len(words), count))
+        (directory / f"{name}.txt").write_text(text)
+
+
+def flops(model, setting):
+    """Of forward and backward for a sample: the products of matrices alone, a multiplication and an addition each."""
+    if "size" not in setting:
+        pixels, before, all_products = 32 * 32, 64, 32 * 32 * 3 * 9 * 64
+        for after in (64, 128, 256, 512):
+            pixels //= 1 if before == after else 4
+            around = 0 if before == after else before * after
+            all_products += pixels * (9 * before * after + 3 * 9 * after * after + around)
+            before = after
+        return 6 * (all_products + 512 * CLASSES)
+    layers, hidden, length = (setting["size"][name] for name in ("layers", "hidden_size", "length"))
+    of_token = layers * (12 * hidden**2 + 2 * length * hidden) + setting["size"]["vocabulary"] * hidden
+    return 6 * length * of_token
 
 
 # --- shardtrain ------------------------------------------------------------------------------------------------------
@@ -84,18 +109,20 @@ class Memory:
             self.thread.join()
 
 
-def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, network=None):
+def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, network=None, setting=None):
     """Trains; the steps' lines of progress, rank 0's report, and the memory of the GPU."""
-    setting = options.models[model]
+    setting = setting or options.models[model]
     batch = batch or setting["batch"]
+    size = dict(setting.get("size", {}))
+    size.pop("length", None)
     arguments = [
-        "--store", str(options.directory / "store"),
-        "--dataset", "images" if model == "resnet18" else "text",
-        "--model", network or model, "--batch-size", str(batch), "--epochs", str(epochs or setting["epochs"]),
+        "--store", str(options.directory / "store"), "--dataset", setting["dataset"],
+        "--model", network or ("gpt" if size else model), "--batch-size", str(batch),
+        "--epochs", str(epochs or setting.get("epochs", 1)),
         "--last-batch", "drop", "--lr", "0.01", "--no-audit", "--desync-check-every", "0", "--seed", "1",
+        "--classes", str(size.pop("vocabulary", CLASSES)),
     ]
-    arguments += ["--classes", str(CLASSES if model == "resnet18" else VOCABULARY)]
-    for name, value in (setting["size"] or {}).items():
+    for name, value in size.items():
         arguments += [f"--{name.replace('_', '-')}", str(value)]
     if "--virtual-ranks" not in more:
         arguments += ["--virtual-ranks", str(ranks)]
@@ -105,11 +132,13 @@ def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, networ
         program = [str(options.directory / "shardtrain")]
         if ranks > 1:
             program += ["run", "--nproc", str(ranks), "--max-restarts", "0", "--"]
+        begun = time.perf_counter()
         with Memory(options.device) as memory:
             run = subprocess.run(program + arguments, capture_output=True, text=True)
         if run.returncode != 0:
             raise SystemExit(f"{' '.join(program + arguments)}\nended with {run.returncode}:\n{run.stderr[-2000:]}")
         steps = [json.loads(line) for line in progress.read_text().splitlines()]
+        print(f"  {time.perf_counter() - begun:5.1f} s: {len(steps)} steps, {' '.join(program[1:] + arguments[2:6] + list(more))}", file=sys.stderr)
         return steps, json.loads(report.read_text()), memory.most
 
 
@@ -150,7 +179,7 @@ def resnet18(torch):
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, CLASSES))
 
 
-def gpt(torch, layers, heads, hidden_size):
+def gpt(torch, layers, heads, hidden_size, vocabulary, length):
     nn, functional, width = torch.nn, torch.nn.functional, hidden_size
 
     class Layer(nn.Module):
@@ -170,8 +199,8 @@ def gpt(torch, layers, heads, hidden_size):
     class Gpt(nn.Module):
         def __init__(self):
             super().__init__()
-            self.tokens = nn.Parameter(torch.randn(VOCABULARY, width) * 0.02)
-            self.positions = nn.Parameter(torch.randn(LENGTH, width) * 0.02)
+            self.tokens = nn.Parameter(torch.randn(vocabulary, width) * 0.02)
+            self.positions = nn.Parameter(torch.randn(length, width) * 0.02)
             self.layers = nn.Sequential(*(Layer() for _ in range(layers)))
             self.norm = nn.LayerNorm(width)
 
@@ -190,18 +219,19 @@ def pytorch(options, model, precision, is_compiled):
     setting, device = options.models[model], torch.device(options.device if on_gpu else "cpu")
     torch.manual_seed(1)
     torch.set_float32_matmul_precision("highest")
-    net = (resnet18(torch) if model == "resnet18" else gpt(torch, **setting["size"])).to(device)
+    size = setting.get("size")
+    net = (gpt(torch, **size) if size else resnet18(torch)).to(device)
     run = torch.compile(net) if is_compiled else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4)
     random = torch.Generator().manual_seed(1)
-    batch, steps = setting["batch"], setting.get("steps", setting["epochs"] * IMAGES // setting["batch"])
+    batch, steps = setting["batch"], setting["steps"]
 
     def make():
-        if model == "resnet18":
+        if size is None:
             inputs = torch.randint(0, 256, (batch, 3, 32, 32), dtype=torch.uint8, generator=random)
             targets = torch.randint(0, CLASSES, (batch,), generator=random)
         else:
-            text = torch.randint(0, VOCABULARY, (batch, LENGTH + 1), dtype=torch.int32, generator=random)
+            text = torch.randint(0, BYTES, (batch, size["length"] + 1), dtype=torch.int32, generator=random)
             inputs, targets = text[:, :-1].contiguous(), text[:, 1:].flatten().long()
         return (inputs.pin_memory(), targets.pin_memory()) if on_gpu else (inputs, targets)
 
@@ -214,7 +244,7 @@ def pytorch(options, model, precision, is_compiled):
         begun = time.perf_counter()
         (inputs, targets), following = following, upload(step + 1)
         with torch.autocast(device.type, torch.bfloat16, enabled=precision != "f32"):
-            inputs = inputs.float() / 255 if model == "resnet18" else inputs
+            inputs = inputs.float() / 255 if size is None else inputs
             loss = torch.nn.functional.cross_entropy(run(inputs).float(), targets)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -275,15 +305,65 @@ def check(options):
         here = ["--device", options.device, "--precision", precision]
         there = losses(shardtrain(options, "resnet18", here, **few)[0])
         checks.append((f"first {len(there)} losses of {network}, {options.device} {precision} against cpu f32", apart(cpu, there), bound))
-    two = ["--device", options.device, "--reduce", "fast", "--virtual-ranks", "2"]
     half = dict(batch=8, epochs=1, network=network)
-    alone = losses(shardtrain(options, "resnet18", two, **half)[0])
-    both = losses(shardtrain(options, "resnet18", two, ranks=2, **half)[0])
-    checks.append((f"two ranks on {options.device} through the host against one", apart(alone, both), 1e-2))
-    if is_cuda(options.device):
-        nccl = losses(shardtrain(options, "resnet18", [*two, "--transport", "nccl"], **half)[0])
-        checks.append(("a world of one through NCCL against none", apart(alone, nccl), 1e-2))
+    here = ["--device", options.device, "--virtual-ranks", "2"]
+    digests = []
+    for reduce, bound in (("exact", 0), ("fast", 1e-2)):
+        two = [*here, "--reduce", reduce]
+        steps, report, _ = shardtrain(options, "resnet18", two, **half)
+        alone = losses(steps)
+        digests += [report["weights_digest"]] if reduce == "exact" else []
+        steps, report, _ = shardtrain(options, "resnet18", two, ranks=2, **half)
+        digests += [report["weights_digest"]] if reduce == "exact" else []
+        checks.append((f"{reduce}: two ranks on {options.device} through the host against one", apart(alone, losses(steps)), bound))
+        if is_cuda(options.device):
+            steps, report, _ = shardtrain(options, "resnet18", [*two, "--transport", "nccl"], **half)
+            digests += [report["weights_digest"]] if reduce == "exact" else []
+            checks.append((f"{reduce}: a world of one through NCCL against none", apart(alone, losses(steps)), bound))
+    checks.append((f"exact: other weights than {digests[0][:12]}, of {len(digests)} runs", sum(it != digests[0] for it in digests), 0))
     return checks
+
+
+def sums(options):
+    """What exact sums cost, of four virtual ranks."""
+    rows = []
+    for model, setting in options.models.items():
+        if setting["batch"] % 4:
+            continue
+        for reduce in ("exact", "fast"):
+            more = ["--device", options.device, "--reduce", reduce, "--virtual-ranks", "4"]
+            steps, _, memory = shardtrain(options, model, more, batch=setting["batch"] // 4)
+            rows.append(dict(model=model, reduce=reduce, memory_mib=memory, **figures(steps, setting["batch"])))
+    return rows
+
+
+def loader(options):
+    """Rows of bytes to a model that computes next to nothing: samples a second, and bytes of floats that reach the device."""
+    setting = dict(dataset="rows", batch=512, epochs=1 if options.small else 4)
+    steps, _, _ = shardtrain(options, "linear", ["--device", options.device], setting=setting)
+    found = figures(steps, 512)
+    return found | dict(bytes_per_s=found["samples_per_s"] * COLUMNS * 4)
+
+
+def trace(options):
+    """The activities of a training, for ui.perfetto.dev."""
+    path = options.directory / "trace.json"
+    shardtrain(options, "gpt", ["--device", options.device, "--trace", str(path)], epochs=1)
+    events = json.loads(path.read_text())
+    return path, len(events["traceEvents"] if isinstance(events, dict) else events)
+
+
+def planned(options):
+    """Bytes of each rank that `shardtrain plan` foresees on CPUs, by stage."""
+    size = options.models["gpt"]["size"]
+    command = [str(options.directory / "shardtrain"), "plan", "--model", "gpt", "--ranks", "2", "--memory", "64GiB", "--link", "10Gbit/s"]
+    command += ["--flops", "1T", "--optimizer", "adamw", "--batch", str(options.models["gpt"]["batch"]), "--json"]
+    for name, value in size.items():
+        command += [f"--{name.replace('_', '-')}", str(value)]
+    run = subprocess.run(command, capture_output=True, text=True)
+    if run.returncode > 1:
+        raise SystemExit(f"{' '.join(command)}\nended with {run.returncode}:\n{run.stderr[-2000:]}")
+    return json.loads(run.stdout)
 
 
 def slices(options):
@@ -291,13 +371,16 @@ def slices(options):
     setting = options.models["gpt"]
     adam = ["--device", options.device, "--virtual-ranks", "2", "--optimizer", "adamw", "--zero"]
     few = dict(batch=setting["batch"] // 2, epochs=1)
-    alone = losses(shardtrain(options, "gpt", [*adam, "0"], **few)[0])
+    steps, report, _ = shardtrain(options, "gpt", [*adam, "0"], **few)
+    alone, digest = losses(steps), report["weights_digest"]
     rows, checks = [], []
     for stage in range(4):
         steps, report, memory = shardtrain(options, "gpt", [*adam, str(stage)], ranks=2, **few)
         held = {kind: count / report["parameters"] for kind, count in report["memory"].items()}
         rows.append(dict(stage=stage, memory_mib=memory, held=held, **figures(steps, setting["batch"])))
-        checks.append((f"stage {stage} of ZeRO, two ranks on {options.device}, against one rank", apart(alone, losses(steps)), 1e-2))
+        named = f"stage {stage} of ZeRO, two ranks on {options.device}, against one rank"
+        checks.append((f"{named}: losses", apart(alone, losses(steps)), 0))
+        checks.append((f"{named}: other weights", int(report["weights_digest"] != digest), 0))
     return rows, checks
 
 
@@ -335,29 +418,55 @@ def main():
     cores = f"{options.device} on {os.cpu_count()} cores"
     name = torch.cuda.get_device_name(options.device) if is_cuda(options.device) else cores
     title = f"{time.strftime('%Y-%m-%d')}, {name}, {platform.machine()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
+    peaks = next((peaks for gpu, peaks in PEAKS.items() if gpu in name), None)
     table, checks = compare(options), check(options)
-    stages, more = slices(options)
+    orders, rows = sums(options), loader(options)
+    (stages, more), plan = slices(options), planned(options)
     checks += more
-    print(f"\n{title}\n\n| model | bits | | step | samples/s | share of data | memory |\n|---|---|---|---:|---:|---:|---:|")
+    traced, events = trace(options)
+
+    memory = lambda one: f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
+    milliseconds = lambda one: f"{one['step_ms']:.1f} ms"
+    print(f"\n{title}\n")
+    lines = []
     for (model, precision, system), one in table.items():
+        one["flop_per_s"] = one["samples_per_s"] * flops(model, options.models[model])
         share = f"{one['data_share']:.1%}" if "data_share" in one else ""
-        memory = f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
-        print(f"| {model} | {precision} | {system} | {one['step_ms']:.1f} ms | {one['samples_per_s']:.0f} | {share} | {memory} |")
+        used = f"{one['flop_per_s'] / peaks[precision != 'f32']:.1%}" if peaks else ""
+        speed = f"{one['flop_per_s'] / 1e12:.3g}"
+        lines.append((model, precision, system, milliseconds(one), f"{one['samples_per_s']:.0f}", speed, used, share, memory(one)))
+    print_table("model | bits | | step | samples/s | TFLOP/s | of the peak | share of data | memory", 3, lines)
+    lines = [(one["model"], one["reduce"], milliseconds(one), memory(one)) for one in orders]
+    print_table("model, four virtual ranks | `--reduce` | step | memory", 2, lines)
     kinds = ("weights", "gradients", "moments", "gathered", "all")
-    print(f"\n| `--zero`, gpt, two ranks | {' | '.join(kinds)}, bytes a parameter | step | memory of the device |\n|---|{'---:|' * 7}")
-    for one in stages:
-        held = " | ".join(f"{one['held'][kind]:.2f}" for kind in kinds)
-        memory = f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
-        print(f"| {one['stage']} | {held} | {one['step_ms']:.1f} ms | {memory} |")
-    print("\n| check | largest relative difference | bound | |\n|---|---:|---:|---|")
-    for what, found, bound in checks:
-        print(f"| {what} | {found:.1e} | {bound:.0e} | {'holds' if found <= bound else 'FAILS'} |")
+    count, lines = plan["parameters"], []
+    for one, foreseen in zip(stages, plan["stages"], strict=True):
+        assert one["stage"] == foreseen["stage"]
+        held = [f"{one['held'][kind]:.2f} ({foreseen['bytes'][kind] / count:.2f})" for kind in kinds]
+        lines.append((one["stage"], *held, milliseconds(one), memory(one)))
+    heads = " | ".join(f"{kind}" for kind in kinds)
+    print("Bytes a parameter that each of two ranks holds of the gpt on the host, or as weights and moments on the device; in brackets those that `shardtrain plan` foresees on CPUs:\n")
+    print_table(f"`--zero` | {heads} | step | memory of the device", 1, lines)
+    print(f"Loader to device: {rows['bytes_per_s'] / 1e9:.2f} GB/s of floats, {rows['samples_per_s']:.0f} rows of {COLUMNS} bytes a second.")
+    print(f"Trace: {events} events in {traced}.\n")
+    lines = [(what, f"{found:.1e}", f"{bound:.0e}", "holds" if found <= bound else "FAILS") for what, found, bound in checks]
+    print_table("check | largest difference | bound | ", 1, lines)
     if options.json:
-        rows = [dict(model=key[0], bits=key[1], system=key[2], **one) for key, one in table.items()]
-        told = dict(title=title, table=rows, stages=stages, checks=[dict(zip(("what", "found", "bound"), one)) for one in checks])
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+        all_rows = [dict(model=key[0], bits=key[1], system=key[2], **one) for key, one in table.items()]
+        found = dict(title=title, table=all_rows, sums=orders, loader=rows, stages=stages, plan=plan)
+        found["checks"] = [dict(zip(("what", "found", "bound"), one)) for one in checks]
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
     if any(not math.isfinite(found) or found > bound for _, found, bound in checks):
         raise SystemExit("a check failed")
+
+
+def print_table(heads, named, lines):
+    """As Markdown; all columns but the first are of numbers."""
+    count = heads.count("|") + 1
+    print(f"| {heads} |\n|{'---|' * named}{'---:|' * (count - named)}")
+    for line in lines:
+        print(f"| {' | '.join(str(cell) for cell in line)} |")
+    print()
 
 
 if __name__ == "__main__":

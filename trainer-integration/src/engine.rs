@@ -56,7 +56,7 @@ use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};
 use block::BlockState;
 use spare::Spare;
-use there::{Tables, There};
+use there::{SumThere, Tables, There};
 use update::Spread;
 
 /// A model being trained, as one rank holds it.
@@ -316,6 +316,8 @@ enum BucketSum {
     /// In 16 bits.
     Rounded(Partials<bf16>),
     Fast(Option<Numbers<f32>>),
+    /// On the device, of all virtual ranks of this rank.
+    There(Box<SumThere>),
 }
 
 impl Engine {
@@ -486,11 +488,14 @@ impl Engine {
     /// With gradients that stay on the device until they are added up over all ranks, by this.
     ///
     /// # Panics
-    /// If they are to be added up exactly, in fewer bits, or by slices: all of this is done on the host.
+    /// If they are to be compressed, or exact in fewer bits: this is done on the host.
     #[must_use]
     pub fn with_device_sums(mut self, sums: Box<dyn DeviceSums>) -> Engine {
-        assert_eq!(self.reducer.reduction, Reduction::Fast(Compression::None), "added up on the device");
-        assert_eq!(self.slices.zero, Zero::Nothing, "added up on the device");
+        let is_of_host = match self.reducer.reduction {
+            Reduction::Exact => self.reducer.reduce_dtype != ReduceDtype::F32,
+            Reduction::Fast(compression) => compression != Compression::None,
+        };
+        assert!(!is_of_host, "gradients that are added up on the device");
         self.reducer.device_sums = Some(Arc::new(Mutex::new(sums)));
         self
     }
@@ -643,8 +648,11 @@ impl Engine {
             sums.push(virtual_rank, scalars.to_vec());
         }
         let totals = reduce(&self.comm, self.ranks, sums);
-        let summed = match there {
-            Some(there) => self.sum_up_there(there, found.expect("read"), totals),
+        let summed = match there.zip(found) {
+            Some((there, found)) if self.slices.zero == Zero::Nothing => {
+                self.sum_up_there(there, found, totals)
+            }
+            Some((_, found)) => self.sum_up(reductions, sliced, totals, self.by_parameter(&found.largest)),
             None => self.sum_up(reductions, sliced, totals, largest),
         };
         let Summed { gradient, totals, norm, factor, trust, largest } = match summed {

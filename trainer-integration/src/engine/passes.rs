@@ -442,10 +442,7 @@ impl Engine {
         let gradient = match gradient {
             Some(Gradient::Host(numbers)) => Some(numbers),
             None if begun.there.is_none() => None,
-            there => {
-                self.deliver_there(begun, index, bucket, there, is_last);
-                return Ok(());
-            }
+            there => return self.deliver_there(begun, index, bucket, there, is_last),
         };
         let carried = &mut begun.carried[index][bucket];
         let sum = match (carried.take(), gradient) {
@@ -481,12 +478,24 @@ impl Engine {
             }
             BucketSum::Fast(Some(total)) => add_right(total, &sum),
             BucketSum::Fast(none) => *none = Some(sum),
+            BucketSum::There(_) => unreachable!("these numbers are on the host"),
         }
         if virtual_rank + 1 < hosted.end {
             return Ok(());
         }
+        let sum = std::mem::replace(&mut begun.sums[bucket], BucketSum::Fast(None));
+        self.send(begun, bucket, sum)
+    }
+
+    /// Sends a bucket on its way, behind those before it.
+    pub(super) fn send(
+        &mut self,
+        begun: &mut StepInProgress,
+        bucket: usize,
+        sum: BucketSum,
+    ) -> Result<(), CollectiveError> {
         // The sum of two virtual ranks takes more memory than the first one's numbers, of which it is made bucket by bucket.
-        let grows = self.sums_whole() && hosted.len() == 2;
+        let grows = self.sums_whole() && self.virtual_ranks().len() == 2;
         if (self.slices.zero >= Zero::Gradients || grows)
             && let Some(last) = begun.reductions.pop()
         {
@@ -494,7 +503,6 @@ impl Engine {
             let sum = self.wait_for(last)?;
             begun.reductions.push(Reducing::Done(Reduced { sum, spare: None }));
         }
-        let sum = std::mem::replace(&mut begun.sums[bucket], BucketSum::Fast(None));
         let reduction = self.reduce(bucket, sum, begun);
         begun.reductions.push(reduction);
         Ok(())
@@ -594,6 +602,7 @@ impl Engine {
                 let sum = sum.unwrap_or_default();
                 return self.reduce_compressed(bucket, sum, &compressor, begun);
             }
+            (BucketSum::There(_), _) => unreachable!("whole gradients on a device have sums of their own"),
         })
     }
 
@@ -654,6 +663,7 @@ impl Engine {
                 (by_rank, Partials::of(world, rank, halves))
             }
             (BucketSum::Rounded(partials), _) => (self.ranks, partials),
+            (BucketSum::There(sum), _) => return self.reduce_slices_there(bucket, scatter, *sum),
         };
         let of_slices = scatter.kept[scatter.place as usize].iter().map(ExactSizeIterator::len);
         let mut sum = match outlives {

@@ -5,7 +5,7 @@ use std::ops::{Add, Range};
 use bytemuck::Pod;
 
 use crate::collective::{Collective, CollectiveError, sums};
-use crate::ledger::Numbers;
+use crate::ledger::{Kind, Ledger, Numbers};
 use crate::reduce::fixed::{self, FixedSum};
 use crate::reduce::grouped::{reduce_scatter_by_groups, with_owners};
 use crate::reduce::{Partials, VirtualRanks, reduce_scatter};
@@ -77,6 +77,24 @@ impl Scatter {
             sums::gather_more(collective, &self.replicas, with_owners(&mut whole, parts))?;
         }
         Ok(whole)
+    }
+
+    /// The same of the sums of a whole bucket, which are fetched range by range.
+    pub(super) fn kept_there(
+        &self,
+        length: usize,
+        ledger: &Ledger,
+        fetch: impl Fn(Range<usize>) -> Vec<f32>,
+    ) -> Numbers<f32> {
+        let own = self.kept[self.place as usize].iter().filter(|range| !range.is_empty());
+        let mut sums = Numbers::with_capacity(ledger, Kind::Gradients, length);
+        if self.outlives {
+            sums.growing().resize(length, 0.0);
+            own.for_each(|range| sums[range.clone()].copy_from_slice(&fetch(range.clone())));
+        } else {
+            own.for_each(|range| sums.growing().extend(fetch(range.clone())));
+        }
+        sums
     }
 
     fn kept_of<T: Pod>(&self, whole: Numbers<T>) -> (Numbers<T>, Option<Numbers<T>>) {

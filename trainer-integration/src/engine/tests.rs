@@ -7,6 +7,8 @@ mod frozen;
 mod memory;
 mod ranges;
 mod scaling;
+#[cfg(feature = "wgpu")]
+mod there;
 mod zero;
 
 use super::*;

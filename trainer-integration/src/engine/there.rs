@@ -7,17 +7,19 @@ use burn::tensor::{Device, Tensor};
 
 use super::block::BlockState;
 use super::passes::digest;
+use super::scatter::Scatter;
 use super::walk::Gradient;
-use super::{Engine, GradientSums, StepInProgress, Summed};
-use crate::collective::CollectiveError;
+use super::{BucketSum, Engine, GradientSums, Reducing, StepInProgress, Summed};
 use crate::collective::nccl::{DeviceSums, Staged};
+use crate::collective::{Collective, CollectiveError};
 use crate::compress::Compression;
 use crate::dtype::ReduceDtype;
 use crate::flat_block::{from_numbers, to_numbers};
-use crate::ledger::{Kind, Numbers};
+use crate::ledger::{Kind, Ledger, Numbers};
 use crate::optim::{Norm, Optimizer};
 use crate::reduce::fixed::{self, FixedSum};
-use crate::reduce::{Pending, Reduction};
+use crate::reduce::rounded::{rounded, widen};
+use crate::reduce::{Partials, Pending, Reduction, VirtualRanks};
 use crate::resident::{Findings, Found, Resident, WholeSum, WholeTable};
 use crate::trace::Lane;
 use crate::zero::Zero;
@@ -34,6 +36,34 @@ pub(super) struct There {
     /// By bucket, in their order.
     reductions: Vec<Reduced>,
     findings: Findings,
+}
+
+/// The sum of a bucket over the virtual ranks of a rank; nothing of those without samples.
+#[derive(Debug, Default)]
+pub(super) struct SumThere {
+    /// Of one virtual rank, or of several in any order.
+    numbers: Option<Tensor<1>>,
+    /// Of several.
+    whole: Option<WholeSum>,
+}
+
+impl SumThere {
+    /// Rounded.
+    fn into_numbers(self, length: usize, device: &Device) -> Tensor<1> {
+        let sum = self.whole.map(|whole| whole.round()).or(self.numbers);
+        sum.unwrap_or_else(|| Tensor::zeros([length], device))
+    }
+
+    /// Waits for the device.
+    fn into_fixed(self, mut none: FixedSum, length: usize, ledger: &Ledger) -> FixedSum {
+        if none.is_of_one() {
+            let numbers = self.numbers.map_or_else(|| vec![0.0; length], to_numbers);
+            none.push(Numbers::of(ledger, Kind::Gradients, numbers));
+        } else {
+            none.begin_with(self.whole.map_or_else(|| vec![0; length], |whole| whole.to_sums()));
+        }
+        none
+    }
 }
 
 /// The sums of a bucket over all ranks; none of a bucket without numbers.
@@ -79,19 +109,22 @@ impl There {
 impl Engine {
     /// Whether weights and moments are on the device, and the whole step with them.
     pub(super) fn is_resident(&self) -> bool {
-        let are_sums_there = match self.reducer.reduction {
-            Reduction::Exact => self.reducer.reduce_dtype == ReduceDtype::F32,
-            Reduction::Fast(compression) => compression == Compression::None,
-        };
-        self.compute.device != Device::flex()
-            && self.slices.zero == Zero::Nothing
-            && are_sums_there
-            && Resident::supports(self.rule.optimizer)
+        self.slices.zero == Zero::Nothing && self.sums_there() && Resident::supports(self.rule.optimizer)
     }
 
     /// Whether gradients stay on the device until they are added up.
     pub(super) fn keeps_gradients_there(&self) -> bool {
-        self.reducer.device_sums.is_some() || self.is_resident()
+        let are_slices = self.slices.zero != Zero::Nothing;
+        self.reducer.device_sums.is_some() || self.is_resident() || are_slices && self.sums_there()
+    }
+
+    /// Whether there is a device that adds up gradients as they are to be.
+    fn sums_there(&self) -> bool {
+        self.compute.device != Device::flex()
+            && match self.reducer.reduction {
+                Reduction::Exact => self.reducer.reduce_dtype == ReduceDtype::F32,
+                Reduction::Fast(compression) => compression == Compression::None,
+            }
     }
 
     /// Nothing yet.
@@ -118,15 +151,15 @@ impl Engine {
         bucket: usize,
         gradient: Option<Gradient>,
         is_last: bool,
-    ) {
+    ) -> Result<(), CollectiveError> {
         let there = begun.there.as_mut().expect("gradients stay on the device");
         let length = self.reducer.buckets.len(bucket);
         let is_last_rank = index + 1 == self.virtual_ranks().len();
         if length == 0 {
             if is_last && is_last_rank {
-                there.reductions.push(Reduced::Done(None));
+                self.push_there(begun, bucket, SumThere::default())?;
             }
-            return;
+            return Ok(());
         }
         let is_exact = self.reducer.reduction == Reduction::Exact;
         let place = if is_exact { &mut there.carried[index][bucket] } else { &mut there.sums[bucket] };
@@ -139,7 +172,7 @@ impl Engine {
             });
         }
         if !is_last {
-            return;
+            return Ok(());
         }
         if is_exact {
             let numbers = place.take();
@@ -150,12 +183,26 @@ impl Engine {
             self.add_there(there, bucket, numbers);
         }
         if !is_last_rank {
-            return;
+            return Ok(());
+        }
+        let sum = SumThere { numbers: there.sums[bucket].take(), whole: there.whole[bucket].take() };
+        self.push_there(begun, bucket, sum)
+    }
+
+    /// Sends a bucket on its way, behind those before it.
+    fn push_there(
+        &mut self,
+        begun: &mut StepInProgress,
+        bucket: usize,
+        sum: SumThere,
+    ) -> Result<(), CollectiveError> {
+        if self.slices.zero != Zero::Nothing {
+            return self.send(begun, bucket, BucketSum::There(Box::new(sum)));
         }
         drop(self.times.tracer.span(Lane::Compute, || format!("send bucket {bucket}")));
-        let (sum, whole) = (there.sums[bucket].take(), there.whole[bucket].take());
-        let reduction = self.reduce_there(bucket, sum, whole);
-        there.reductions.push(reduction);
+        let reduction = self.reduce_there(bucket, sum);
+        begun.there.as_mut().expect("gradients stay on the device").reductions.push(reduction);
+        Ok(())
     }
 
     /// Adds the numbers of a virtual rank exactly; of one without samples there are none.
@@ -167,7 +214,7 @@ impl Engine {
         }
         let table = self.table(bucket);
         let into = self.order_of_parameters(0..bucket).count();
-        if self.virtual_ranks().len() == 1 {
+        if self.virtual_ranks().len() == 1 && self.reducer.device_sums.is_none() {
             there.findings.note(&numbers, &table, into);
             there.sums[bucket] = Some(numbers);
             return;
@@ -192,42 +239,93 @@ impl Engine {
     }
 
     /// Sends a bucket on its way, if there are other ranks.
-    fn reduce_there(&self, bucket: usize, sum: Option<Tensor<1>>, whole: Option<WholeSum>) -> Reduced {
+    fn reduce_there(&mut self, bucket: usize, sum: SumThere) -> Reduced {
         let (device, length) = (self.compute.device.clone(), self.reducer.buckets.len(bucket));
-        let nothing = || Tensor::zeros([length], &device);
+        if length == 0 {
+            return Reduced::Done(None);
+        }
         if self.comm.world() == 1 {
-            let sum = whole.map(|whole| whole.round()).or(sum).unwrap_or_else(nothing);
-            return Reduced::Done(Some(Box::new(sum)));
+            return Reduced::Done(Some(Box::new(sum.into_numbers(length, &device))));
         }
+        let all_reduce = self.all_reduce_there(bucket, sum);
         let tracer = self.times.tracer.clone();
-        let name = move || format!("reduce bucket {bucket}");
-        if self.reducer.reduction == Reduction::Exact {
-            let (ranks, hosted) = (self.ranks, self.virtual_ranks().len());
-            let mut mine = FixedSum::new(self.scales(bucket), hosted, &self.ledger);
-            let ledger = self.ledger.clone();
-            return Reduced::UnderWay(self.comm.submit(move |collective| {
-                let _span = tracer.span(Lane::Communication, name);
-                if hosted == 1 {
-                    let numbers = sum.map_or_else(|| vec![0.0; length], to_numbers);
-                    mine.push(Numbers::of(&ledger, Kind::Gradients, numbers));
-                } else {
-                    mine.begin_with(whole.map_or_else(|| vec![0; length], |whole| whole.to_sums()));
-                }
-                Ok(from_numbers(fixed::all_reduce(collective, ranks, mine)?.into_values(), &device))
-            }));
-        }
-        let sums = self.reducer.device_sums.clone();
+        Reduced::UnderWay(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, || format!("reduce bucket {bucket}"));
+            all_reduce(collective)
+        }))
+    }
+
+    /// The sums of all ranks, on the device.
+    fn all_reduce_there(
+        &mut self,
+        bucket: usize,
+        sum: SumThere,
+    ) -> impl FnOnce(&mut dyn Collective) -> Result<Tensor<1>, CollectiveError> + Send + use<> {
+        let (device, length) = (self.compute.device.clone(), self.reducer.buckets.len(bucket));
+        let (ranks, ledger, sums) = (self.ranks, self.ledger.clone(), self.reducer.device_sums.clone());
+        let exact = (self.reducer.reduction == Reduction::Exact).then(|| {
+            (FixedSum::new(self.scales(bucket), self.virtual_ranks().len(), &ledger), self.table(bucket))
+        });
         let mut staged =
             Staged { dtype: self.reducer.reduce_dtype, table: self.reducer.table.as_deref().cloned() };
-        let sum = sum.unwrap_or_else(nothing);
-        Reduced::UnderWay(self.comm.submit(move |collective| {
-            let _span = tracer.span(Lane::Communication, name);
-            match sums {
-                Some(sums) => {
-                    sums.lock().expect("no panic while gradients are added up").all_reduce(sum, collective)
+        move |collective| {
+            let mut sums =
+                sums.as_ref().map(|sums| sums.lock().expect("no panic while gradients are added up"));
+            match (exact, &mut sums) {
+                (Some((_, table)), Some(sums)) => {
+                    let mut whole = sum.whole.unwrap_or_else(|| WholeSum::new(table));
+                    whole.all_reduce(&mut ***sums, collective)?;
+                    Ok(whole.round())
                 }
-                None => staged.all_reduce(sum, collective),
+                (Some((mine, _)), None) => {
+                    let mine = sum.into_fixed(mine, length, &ledger);
+                    Ok(from_numbers(fixed::all_reduce(collective, ranks, mine)?.into_values(), &device))
+                }
+                (None, Some(sums)) => sums.all_reduce(sum.into_numbers(length, &device), collective),
+                (None, None) => staged.all_reduce(sum.into_numbers(length, &device), collective),
             }
+        }
+    }
+
+    /// The sums of the slices that this rank keeps, on the host, as [`Engine::reduce_slices`] has them.
+    pub(super) fn reduce_slices_there(&mut self, bucket: usize, scatter: Scatter, sum: SumThere) -> Reducing {
+        let (tracer, name) = (self.times.tracer.clone(), move || format!("reduce bucket {bucket}"));
+        if self.reducer.device_sums.is_some() {
+            let all_reduce = self.all_reduce_there(bucket, sum);
+            let ledger = self.ledger.clone();
+            return Reducing::UnderWay(self.comm.submit(move |collective| {
+                let _span = tracer.span(Lane::Communication, name);
+                let sum = all_reduce(collective)?;
+                let fetch = |range: Range<usize>| to_numbers(sum.clone().slice([range]));
+                Ok(super::Reduced { sum: scatter.kept_there(sum.dims()[0], &ledger, fetch), spare: None })
+            }));
+        }
+        let (device, length) = (self.compute.device.clone(), self.reducer.buckets.len(bucket));
+        let (rank, world, ranks, ledger) =
+            (self.comm.rank(), self.comm.world(), self.ranks, self.ledger.clone());
+        let (is_exact, dtype) = (self.reducer.reduction == Reduction::Exact, self.reducer.reduce_dtype);
+        let exact = FixedSum::new(self.scales(bucket), self.virtual_ranks().len(), &ledger);
+        // Sums made in any order are added up once more in that of the ranks.
+        let by_rank = VirtualRanks { count: world, world };
+        Reducing::UnderWay(self.comm.submit(move |collective| {
+            let _span = tracer.span(Lane::Communication, name);
+            if is_exact {
+                let (sum, spare) =
+                    scatter.fixed_sums(collective, ranks, sum.into_fixed(exact, length, &ledger))?;
+                return Ok(super::Reduced { sum, spare });
+            }
+            let numbers = to_numbers(sum.into_numbers(length, &device));
+            let numbers = Numbers::of(&ledger, Kind::Gradients, numbers);
+            if dtype == ReduceDtype::F32 {
+                let partials = Partials::of(world, rank, numbers);
+                let (sum, spare) = scatter.sums(collective, by_rank, partials)?;
+                return Ok(super::Reduced { sum, spare });
+            }
+            let partials = Partials::of(world, rank, rounded(&numbers, &ledger));
+            let sums = scatter.sums(collective, by_rank, partials)?.0;
+            let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, sums.len());
+            widen(&sums, &mut sum.growing());
+            Ok(super::Reduced { sum, spare: None })
         }))
     }
 
@@ -288,7 +386,7 @@ impl Engine {
     }
 
     /// Facts of all trained parameters in their order, from those in the order of buckets.
-    fn by_parameter(&self, facts: &[u8]) -> Vec<u8> {
+    pub(super) fn by_parameter(&self, facts: &[u8]) -> Vec<u8> {
         let mut by_parameter = vec![0; facts.len()];
         if !facts.is_empty() {
             let order = self.order_of_parameters(0..self.reducer.buckets.count());

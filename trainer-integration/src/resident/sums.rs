@@ -5,6 +5,8 @@ use std::ops::Range;
 use burn::tensor::{DType, Device, Int, Tensor, TensorData, Transaction};
 
 use super::{launch, table, upload_words};
+use crate::collective::nccl::{DeviceSums, sums_of};
+use crate::collective::{Collective, CollectiveError};
 use crate::flat_block::to_numbers;
 
 /// Where the parameters of a bucket end, and the binary places after the point of their sums.
@@ -61,8 +63,17 @@ impl WholeSum {
 
     /// The sums themselves, on the host.
     pub(crate) fn to_sums(&self) -> Vec<i64> {
-        let words = to_words(self.words.clone());
-        words.chunks_exact(2).map(|half| i64::from(half[1]) << 32 | i64::from(half[0] as u32)).collect()
+        sums_of(self.words.clone().into_data())
+    }
+
+    /// Adds those of the other ranks, which call this together.
+    pub(crate) fn all_reduce(
+        &mut self,
+        sums: &mut dyn DeviceSums,
+        collective: &mut dyn Collective,
+    ) -> Result<(), CollectiveError> {
+        self.words = sums.all_reduce_whole(self.words.clone(), collective)?;
+        Ok(())
     }
 }
 

@@ -64,23 +64,28 @@ impl Training<'_> {
         table: Option<&TuningTable>,
     ) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
         let (name, device) = (self.config.device, device.clone());
-        match (self.config.transport, self.config.reduction) {
-            (Transport::Nccl { timeout }, Reduction::Fast(Compression::None))
-                if self.config.slicing.zero == Zero::Nothing
-                    && self.config.reduce_dtype == ReduceDtype::F32 =>
-            {
+        let is_fast = match (self.config.reduction, self.config.reduce_dtype) {
+            (Reduction::Exact, ReduceDtype::F32) => false,
+            (Reduction::Fast(Compression::None), _) => true,
+            _ if self.config.transport == Transport::Host => return Ok(None),
+            _ => return Err(NcclError::Reduction.into()),
+        };
+        match self.config.transport {
+            Transport::Nccl { .. } if self.config.reduce_dtype != ReduceDtype::F32 => {
+                Err(NcclError::Reduction.into())
+            }
+            Transport::Nccl { timeout } => {
                 let joined =
                     self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
                 Ok(Some(joined?))
             }
-            (Transport::Nccl { .. }, _) => Err(NcclError::Reduction.into()),
-            // Slices are added up and moved on the host.
-            (Transport::Host, _) if self.config.slicing.zero != Zero::Nothing => Ok(None),
+            // Each rank gets the slices that it keeps.
+            Transport::Host if self.config.slicing.zero != Zero::Nothing => Ok(None),
             // One copy to the host for all virtual ranks, and not one for each.
-            (Transport::Host, Reduction::Fast(Compression::None)) if name != DeviceName::Cpu => {
+            Transport::Host if is_fast && name != DeviceName::Cpu => {
                 Ok(Some(Box::new(Staged { dtype: self.config.reduce_dtype, table: table.cloned() })))
             }
-            (Transport::Host, _) => Ok(None),
+            Transport::Host => Ok(None),
         }
     }
 }

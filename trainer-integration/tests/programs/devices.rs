@@ -15,12 +15,12 @@ fn who_asks_for_what_there_is_not_is_told_the_way_out() {
     let mut cases = vec![
         ("--precision fp16", "give f32, bf16 or f16"),
         ("--transport nccl", "give --device cuda"),
-        ("--transport nccl --device cuda:0", "needs --reduce fast"),
-        ("--transport nccl --device cuda:0 --reduce fast --compress int8", "no --compress"),
+        ("--transport nccl --device cuda:0 --reduce fast --compress int8", "leave out --compress"),
         (
             "--transport nccl --device cuda:0 --reduce fast --reduce-dtype bf16",
-            "no --compress or --reduce-dtype",
+            "leave out --compress and --reduce-dtype",
         ),
+        ("--transport nccl --device cuda:0 --reduce-dtype bf16", "leave out --compress and --reduce-dtype"),
         ("--reduce fast --compress int8 --reduce-dtype bf16", "leave one of the two out"),
         ("--reduce-dtype f16", "give f32 or bf16"),
         ("--device cuda:x", "give cpu, cuda:0, wgpu"),

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::process::Command;
 
 use image::{Rgb, RgbImage};
+use shardd_ingest::IngestConfig;
 use shardd_store::catalog::LocalCatalog;
 use tempfile::TempDir;
 
-use crate::common::add;
+use crate::common::{add, add_as};
 
 const EMULATOR: &str = "qemu-x86_64";
 
@@ -26,12 +27,17 @@ pub(crate) fn pictures_in(directory: &Path, each: u32) {
     }
 }
 
-/// Sixteen of them, as the dataset `pictures`.
-fn pictures() -> TempDir {
+/// Sixteen of them as the dataset `pictures`, and as many sequences of tokens as the dataset `text`.
+fn samples() -> TempDir {
     let store = tempfile::tempdir().unwrap();
     let folder = tempfile::tempdir().unwrap();
     pictures_in(folder.path(), 8);
-    add(&LocalCatalog::open(store.path()).unwrap(), "pictures", folder.path());
+    let catalog = LocalCatalog::open(store.path()).unwrap();
+    add(&catalog, "pictures", folder.path());
+    let text: String = (0u32..16 * 65).map(|at| char::from(b'a' + (at * at % 89 % 26) as u8)).collect();
+    let file = folder.path().join("text.txt");
+    std::fs::write(&file, text).unwrap();
+    add_as(&catalog, "text", &file, &IngestConfig { sequence_length: Some(65), ..IngestConfig::default() });
     store
 }
 
@@ -46,7 +52,11 @@ fn weights(store: &Path, model: &str, processor: Option<&str>) -> String {
         }
         None => Command::new(program),
     };
-    command.arg("--store").arg(store).args(["--dataset", "pictures", "--model", model, "--image-size", "8"]);
+    command.arg("--store").arg(store).args(["--model", model]);
+    command.args(match model {
+        "gpt" => &["--dataset", "text", "--hidden-size", "32", "--layers", "2", "--heads", "2"][..],
+        _ => &["--dataset", "pictures", "--image-size", "8"],
+    });
     command.args(["--epochs", "1", "--global-batch-size", "8", "--virtual-ranks", "1", "--lr", "0.05"]);
     let output = command.env("RAYON_NUM_THREADS", "1").output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
@@ -64,10 +74,9 @@ fn every_processor_trains_the_same_weights() {
         println!("skipped: it needs an x86-64 machine with {EMULATOR} (Debian: qemu-user)");
         return;
     }
-    let store = pictures();
-    for (model, processors) in
-        [("small", &["Nehalem", "Haswell", "EPYC"][..]), ("resnet18", &["Haswell", "EPYC"][..])]
-    {
+    let store = samples();
+    let all = &["Nehalem", "Haswell", "EPYC"][..];
+    for (model, processors) in [("small", all), ("gpt", all), ("resnet18", &all[1..])] {
         let native = weights(store.path(), model, None);
         for processor in processors {
             assert_eq!(weights(store.path(), model, Some(processor)), native, "{model} on {processor}");

@@ -1,14 +1,18 @@
-//! The operations on GPUs that burn would make of many launches: one for each, or two, in 32 bits whatever the tensors have.
-//!
-//! Products and convolutions are burn's.
+//! The operations on GPUs that burn would make of many launches: one for each, or a few, in 32 bits whatever the tensors have. Products are
+//! burn's, and convolutions are products.
 
+#![allow(clippy::too_many_arguments, reason = "a kernel has an argument for each buffer and number")]
+
+mod batch_norm;
+mod convolution;
 mod kernels;
 
-use burn::backend::ops::FloatTensorOps;
+use burn::backend::ops::{ConvOptions, FloatTensorOps, ModuleOps};
 use burn::backend::{Cube, TensorMetadata};
 use burn::cubecl::prelude::*;
 use burn::tensor::{FloatDType, Shape, Slice};
 
+use self::convolution::Convolution;
 use super::kernels::Kernels;
 use crate::cube::{CUBES, DeviceTensor, UNITS, cubes, element};
 
@@ -16,6 +20,56 @@ use crate::cube::{CUBES, DeviceTensor, UNITS, cubes, element};
 const STRETCH: usize = 64;
 
 impl Kernels for Cube {
+    fn convolve(input: DeviceTensor, weight: DeviceTensor, options: ConvOptions<2>) -> DeviceTensor {
+        match Convolution::new(&input, &weight, &options) {
+            Some(convolution) => convolution.forward(input, weight),
+            None => Cube::conv2d(input, weight, None, options),
+        }
+    }
+
+    fn convolve_back_to_input(
+        input: DeviceTensor,
+        weight: DeviceTensor,
+        gradient: DeviceTensor,
+        options: ConvOptions<2>,
+    ) -> DeviceTensor {
+        match Convolution::new(&input, &weight, &options) {
+            Some(convolution) => convolution.input_gradient(weight, gradient),
+            None => Cube::conv2d_x_backward(input, weight, gradient, options),
+        }
+    }
+
+    fn convolve_back_to_weight(
+        input: DeviceTensor,
+        weight: DeviceTensor,
+        gradient: DeviceTensor,
+        options: ConvOptions<2>,
+    ) -> DeviceTensor {
+        match Convolution::new(&input, &weight, &options) {
+            Some(convolution) => convolution.weight_gradient(input, gradient),
+            None => Cube::conv2d_weight_backward(input, weight, gradient, options),
+        }
+    }
+
+    fn normalise(
+        input: DeviceTensor,
+        scale: DeviceTensor,
+        shift: DeviceTensor,
+        epsilon: f64,
+    ) -> (DeviceTensor, DeviceTensor, DeviceTensor) {
+        batch_norm::forward(input, scale, shift, epsilon)
+    }
+
+    fn normalise_back(
+        input: DeviceTensor,
+        scale: DeviceTensor,
+        statistics: [DeviceTensor; 2],
+        epsilon: f64,
+        gradient: DeviceTensor,
+    ) -> [DeviceTensor; 3] {
+        batch_norm::backward(input, scale, statistics, epsilon, gradient)
+    }
+
     fn softmax_rows(input: DeviceTensor) -> DeviceTensor {
         let input = contiguous(input);
         let output = like(&input);

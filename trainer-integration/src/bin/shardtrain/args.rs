@@ -283,7 +283,7 @@ pub(crate) struct Args {
     #[arg(help_heading = RANKS, long, default_value_t = DeviceName::Cpu, value_parser = device)]
     pub(crate) device: DeviceName,
 
-    /// Transport of gradients: TCP through host memory, or NCCL between GPUs (needs --reduce fast)
+    /// Transport of gradients: TCP through host memory, or NCCL between GPUs
     #[arg(hide_short_help = true, help_heading = RANKS, long, value_enum, default_value_t = TransportName::Tcp)]
     pub(crate) transport: TransportName,
 
@@ -657,12 +657,11 @@ impl Args {
             refusal.to_owned()
         } else if let Some(refusal) = self.reduce_dtype.refusal(self.reduction()) {
             refusal.to_owned()
-        } else if self.transport == TransportName::Nccl && self.zero != Zero::Nothing {
-            "NCCL adds up whole gradients, and --zero has each rank add up its slice on the host; leave one of the two out".to_owned()
         } else if self.transport == TransportName::Nccl && self.device == DeviceName::Cpu {
             NcclError::Device(self.device).to_string()
         } else if self.transport == TransportName::Nccl
-            && (self.reduction(), self.reduce_dtype) != (Reduction::Fast(Compression::None), ReduceDtype::F32)
+            && (self.reduce_dtype != ReduceDtype::F32
+                || !matches!(self.reduction(), Reduction::Exact | Reduction::Fast(Compression::None)))
         {
             NcclError::Reduction.to_string()
         } else if !(self.warmup_epochs.is_finite() && self.warmup_epochs >= 0.0) {

@@ -8,13 +8,34 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::NcclError;
-use super::library::{CommPointer, Config, FLOAT32, IN_PROGRESS, Nccl, NcclResult, SUCCESS, SUM, UniqueId};
+use super::library::{
+    CommPointer, Config, FLOAT32, IN_PROGRESS, INT64, Nccl, NcclResult, SUCCESS, SUM, UniqueId,
+};
 
 /// The interval between looks at pending operations: short next to the time that any sum takes.
 const PAUSE: Duration = Duration::from_micros(20);
 
 /// How long the ranks may take to part.
 const PARTING: Duration = Duration::from_secs(10);
+
+/// What is added up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Summand {
+    /// Numbers of 32 bits.
+    Float,
+    /// Whole numbers of 64 bits.
+    Whole,
+}
+
+impl Summand {
+    /// Bytes of each.
+    pub fn bytes(self) -> usize {
+        match self {
+            Summand::Float => size_of::<f32>(),
+            Summand::Whole => size_of::<i64>(),
+        }
+    }
+}
 
 /// One rank's end of a communicator.
 #[derive(Debug)]
@@ -53,26 +74,30 @@ impl Communicator {
     }
 
     /// Has the sum of all ranks' numbers written to `to` once this rank's stream reaches it: `count` numbers
-    /// of 32 bits on the device.
+    /// of this kind on the device.
     ///
     /// # Errors
     /// When NCCL fails, or does not take it within the timeout. Then the communicator is given up.
     ///
     /// # Safety
-    /// Both addresses are of `count` numbers of 32 bits on this communicator's device, which no other code
+    /// Both addresses are of `count` such numbers on this communicator's device, which no other code
     /// writes to (or, of `to`, reads) before the stream has got there, or the communicator is gone; `stream`
     /// is a stream of that device.
     pub unsafe fn all_reduce(
         &mut self,
         from: u64,
         to: u64,
-        count: usize,
+        (count, summand): (usize, Summand),
         stream: *mut c_void,
     ) -> Result<(), NcclError> {
         let all_reduce = self.nccl.all_reduce;
         let (from, to) = (from as *const c_void, to as *mut c_void);
+        let kind = match summand {
+            Summand::Float => FLOAT32,
+            Summand::Whole => INT64,
+        };
         // SAFETY: the caller's promise; the communicator is there, or NCCL finds that it is null and says so.
-        let result = unsafe { all_reduce(from, to, count, FLOAT32, SUM, self.pointer, stream) };
+        let result = unsafe { all_reduce(from, to, count, kind, SUM, self.pointer, stream) };
         self.settle("add up", result)
     }
 

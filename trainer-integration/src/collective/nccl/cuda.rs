@@ -4,19 +4,21 @@
 //! they are done, and after that until NCCL is, before the sum is passed on.
 
 use std::ffi::c_void;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, Int, Tensor};
 use burn_dispatch::backends::Cube;
 use cubecl_cuda::CudaRuntime;
 use cubecl_runtime::runtime::Runtime;
 use cudarc::driver::{CudaContext, CudaStream, DriverError};
 
-use super::communicator::Communicator;
+use super::communicator::{Communicator, Summand};
 use super::library::{Nccl, UniqueId};
 use super::{DeviceSums, NcclError, shared};
 use crate::collective::{Collective, CollectiveError};
+use crate::cube::DeviceTensor;
 use crate::device::DeviceName;
 
 /// The memory handle of burn's CUDA backend; its type has no name outside.
@@ -83,12 +85,40 @@ impl DeviceSums for NcclSums {
         mine: Tensor<1>,
         collective: &mut dyn Collective,
     ) -> Result<Tensor<1>, CollectiveError> {
+        let (count, sum) = (mine.dims()[0], mine.zeros_like());
+        let primitive = |tensor: Tensor<1>| tensor.try_into_primitive::<Cube>();
+        let both = [mine, sum.clone()].map(primitive);
+        self.together(both, (count, Summand::Float), collective)?;
+        Ok(sum)
+    }
+
+    fn all_reduce_whole(
+        &mut self,
+        mine: Tensor<1, Int>,
+        collective: &mut dyn Collective,
+    ) -> Result<Tensor<1, Int>, CollectiveError> {
+        let (count, sum) = (mine.dims()[0] / 2, mine.zeros_like());
+        let primitive = |tensor: Tensor<1, Int>| tensor.try_into_primitive::<Cube>();
+        let both = [mine, sum.clone()].map(primitive);
+        self.together(both, (count, Summand::Whole), collective)?;
+        Ok(sum)
+    }
+}
+
+impl NcclSums {
+    /// Adds up with the other ranks, which do the same.
+    fn together<E: Debug>(
+        &mut self,
+        tensors: [Result<DeviceTensor, E>; 2],
+        numbers: (usize, Summand),
+        collective: &mut dyn Collective,
+    ) -> Result<(), CollectiveError> {
         // Who is gone is known here, before anyone waits for it on a GPU.
         if let Err(error) = collective.barrier() {
             self.communicator.give_up();
             return Err(error);
         }
-        self.sum(mine).map_err(|error| {
+        self.sum(tensors, numbers).map_err(|error| {
             // The collective knows who is gone, or late; if no rank is, this rank's fault is its own.
             let named = collective.barrier().err();
             named.unwrap_or_else(|| CollectiveError::Aborted {
@@ -97,26 +127,26 @@ impl DeviceSums for NcclSums {
             })
         })
     }
-}
 
-impl NcclSums {
-    fn sum(&mut self, mine: Tensor<1>) -> Result<Tensor<1>, NcclError> {
+    fn sum<E: Debug>(
+        &mut self,
+        [mine, sum]: [Result<DeviceTensor, E>; 2],
+        numbers: (usize, Summand),
+    ) -> Result<(), NcclError> {
         let driver = |what| move |message: String| NcclError::Driver { what, message };
-        let count = mine.dims()[0];
-        let sum = mine.zeros_like();
-        let from = resource(mine).map_err(driver("find a tensor"))?;
-        let to = resource(sum.clone()).map_err(driver("find a tensor"))?;
+        let from = resource(mine, numbers).map_err(driver("find a tensor"))?;
+        let to = resource(sum, numbers).map_err(driver("find a tensor"))?;
         // Finding them made this thread's stream of burn's wait for the kernels that fill them; this waits for it.
         self.device.sync().map_err(|error| driver("compute a gradient")(format!("{error:?}")))?;
         let (from_address, to_address) = (from.resource().ptr, to.resource().ptr);
         let stream = self.stream.cu_stream().cast::<c_void>();
         let context = self.stream.context();
         context.bind_to_thread().map_err(|error| driver("use the device")(error.to_string()))?;
-        // SAFETY: both are `count` numbers of 32 bits: flat, of f32, and contiguous, which `resource` has checked. Their memory is kept by `from`
-        // and `to` until this function returns, which is after the sum is done or the communicator given up;
+        // SAFETY: both are as many numbers of this kind: contiguous, of 32 bits or of two times as many, which `resource` has checked. Their
+        // memory is kept by `from` and `to` until this function returns, which is after the sum is done or the communicator given up;
         // no other code has `mine`, and none reads `sum` before. The stream is of the device that is current,
         // which the communicator was made for.
-        unsafe { self.communicator.all_reduce(from_address, to_address, count, stream) }?;
+        unsafe { self.communicator.all_reduce(from_address, to_address, numbers, stream) }?;
         let done = self.stream.record_event(None);
         let done = done.map_err(|error| {
             // Before the memory goes that it may still read and write.
@@ -126,23 +156,28 @@ impl NcclSums {
         self.communicator
             .wait("add up", || done.try_is_complete().map_err(|error| driver("add up")(error.to_string())))?;
         drop((from, to));
-        Ok(sum)
+        Ok(())
     }
 }
 
 type Resource = <<Server as cubecl_runtime::server::ServerStorage>::Storage as cubecl_runtime::storage::ComputeStorage>::Resource;
 
-/// The memory of a flat tensor of 32 bits, which stays where it is as long as this is there.
-fn resource(tensor: Tensor<1>) -> Result<cubecl_runtime::storage::ManagedResource<Resource>, String> {
-    let expected = tensor.dims()[0] * size_of::<f32>();
-    let dtype = tensor.dtype();
-    let tensor = tensor.try_into_primitive::<Cube>().map_err(|error| format!("{error:?}"))?;
-    if dtype != burn::tensor::DType::F32 || !tensor.is_contiguous() {
-        return Err(format!("a tensor of {dtype:?} that is not numbers of 32 bits one after the other"));
+/// The memory of a tensor of such numbers, which stays where it is as long as this is there.
+fn resource<E: Debug>(
+    tensor: Result<DeviceTensor, E>,
+    (count, summand): (usize, Summand),
+) -> Result<cubecl_runtime::storage::ManagedResource<Resource>, String> {
+    let tensor = tensor.map_err(|error| format!("{error:?}"))?;
+    let fits = match summand {
+        Summand::Float => tensor.dtype == DType::F32,
+        Summand::Whole => matches!(tensor.dtype, DType::I32 | DType::U32),
+    };
+    if !fits || !tensor.is_contiguous() {
+        return Err(format!("a tensor of {:?} for numbers one after the other: {summand:?}", tensor.dtype));
     }
     let found = tensor.client.get_resource::<Server>(tensor.handle.clone());
     let found = found.map_err(|error| format!("{error:?}"))?;
-    let bytes = found.resource().size as usize;
+    let (bytes, expected) = (found.resource().size as usize, count * summand.bytes());
     if bytes < expected {
         return Err(format!("{bytes} bytes of memory for {expected}"));
     }

@@ -17,6 +17,8 @@ pub type NcclResult = c_int;
 pub const SUCCESS: NcclResult = 0;
 /// `ncclInProgress`.
 pub const IN_PROGRESS: NcclResult = 7;
+/// `ncclInt64`.
+pub const INT64: c_int = 4;
 /// `ncclFloat32`.
 pub const FLOAT32: c_int = 7;
 /// `ncclSum`.

@@ -2,8 +2,8 @@
 //! run's [`Collective`], which also serves several ranks on one GPU.
 //!
 //! NCCL is a library of the machine that computes, found when it is asked for ([`library`]): nothing of it is
-//! needed to build or to start this program. It adds in an order of its own, so it goes with
-//! [`Reduction::Fast`](crate::reduce::Reduction) alone. Everything but gradients (rendezvous, comparisons,
+//! needed to build or to start this program. It adds in an order of its own, which whole numbers do not depend on: so it adds up both
+//! kinds of [`Reduction`](crate::reduce::Reduction). Everything but gradients (rendezvous, comparisons,
 //! losses, checkpoints) stays with the run's collective, which also detects lost ranks: before each sum all
 //! ranks meet there, and none enters a sum that a dead rank would never leave.
 
@@ -14,10 +14,10 @@ pub mod library;
 
 use std::time::Duration;
 
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{Device, Int, Tensor, TensorData};
 use thiserror::Error;
 
-use super::sums::{TuningTable, all_reduce_in};
+use super::sums::{TuningTable, all_reduce, all_reduce_in};
 use super::{Collective, CollectiveError};
 use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
@@ -48,9 +48,9 @@ pub enum NcclError {
     /// It connects GPUs.
     #[error("NCCL adds up values on GPUs, and --device is {0}; give --device cuda, or leave --transport out")]
     Device(DeviceName),
-    /// Its order of additions is its own.
+    /// It does not add up numbers of 16 bits or less.
     #[error(
-        "NCCL adds up in an order of its own and in 32 bits: it needs --reduce fast, and no --compress or --reduce-dtype"
+        "NCCL adds up gradients in 32 bits and exact sums in 64: leave out --compress and --reduce-dtype, or --transport"
     )]
     Reduction,
     /// The library is not where one looks for it.
@@ -103,6 +103,16 @@ pub trait DeviceSums: Send + std::fmt::Debug {
         mine: Tensor<1>,
         collective: &mut dyn Collective,
     ) -> Result<Tensor<1>, CollectiveError>;
+
+    /// The same of whole numbers of 64 bits, which wrap around. Each is two numbers of 32 bits of the tensor, the lower half first.
+    ///
+    /// # Errors
+    /// As [`DeviceSums::all_reduce`].
+    fn all_reduce_whole(
+        &mut self,
+        mine: Tensor<1, Int>,
+        collective: &mut dyn Collective,
+    ) -> Result<Tensor<1, Int>, CollectiveError>;
 }
 
 /// Through the memory of the host.
@@ -125,6 +135,25 @@ impl DeviceSums for Staged {
         all_reduce_in(self.dtype, self.table.as_ref(), collective, &mut numbers)?;
         Ok(from_numbers(numbers, &device))
     }
+
+    fn all_reduce_whole(
+        &mut self,
+        mine: Tensor<1, Int>,
+        collective: &mut dyn Collective,
+    ) -> Result<Tensor<1, Int>, CollectiveError> {
+        let (device, dtype) = (mine.device(), mine.dtype());
+        let mut sums = sums_of(mine.into_data());
+        all_reduce(collective, &mut sums)?;
+        let words: Vec<i32> = sums.iter().flat_map(|sum| [*sum as i32, (sum >> 32) as i32]).collect();
+        let count = [words.len()];
+        Ok(Tensor::from_data(TensorData::new(words, count), (&device, dtype)))
+    }
+}
+
+/// Whole numbers of 64 bits from their halves, the lower one first.
+pub(crate) fn sums_of(words: TensorData) -> Vec<i64> {
+    let words: Vec<i32> = words.try_into_vec_as().expect("whole numbers of 32 bits");
+    words.chunks_exact(2).map(|half| i64::from(half[1]) << 32 | i64::from(half[0] as u32)).collect()
 }
 
 /// NCCL between the GPUs of all ranks of a collective, who call this together. The outer error is the collective's.
@@ -165,6 +194,8 @@ pub fn shared<'a>(uuids: impl IntoIterator<Item = &'a [u8]>) -> Option<NcclError
 
 #[cfg(test)]
 mod tests {
+    use burn::tensor::DType;
+
     use super::*;
     use crate::collective::{spawn, threads};
 
@@ -195,5 +226,17 @@ mod tests {
             [ReduceDtype::F32, ReduceDtype::Bf16].map(sums)
         });
         assert_eq!(sums, [[[3.0, 30.0], [3.0, 30.0]]; 3]);
+    }
+
+    #[test]
+    fn whole_sums_through_the_host_carry_and_wrap_around() {
+        let mine = [i64::from(u32::MAX), -1, i64::MAX, 1 << 40];
+        let sums = spawn(3, |mut collective: threads::ThreadCollective| {
+            let words: Vec<i32> = mine.iter().flat_map(|sum| [*sum as i32, (sum >> 32) as i32]).collect();
+            let words = Tensor::from_data(TensorData::new(words, [8]), (&Device::flex(), DType::I32));
+            sums_of(Staged::default().all_reduce_whole(words, &mut collective).unwrap().into_data())
+        });
+        let expected = mine.map(|number| number.wrapping_mul(3)).to_vec();
+        assert_eq!(sums, [expected.clone(), expected.clone(), expected]);
     }
 }

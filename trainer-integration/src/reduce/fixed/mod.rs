@@ -89,6 +89,11 @@ impl FixedSum {
         FixedSum { scales, ledger: ledger.clone(), missing: hosted, added: Added::One(Numbers::default()) }
     }
 
+    /// Whether one virtual rank is still to come, and none came before it.
+    pub(crate) fn is_of_one(&self) -> bool {
+        self.missing == 1 && matches!(&self.added, Added::One(numbers) if numbers.is_empty())
+    }
+
     /// Takes the sums of all virtual ranks of this rank, which were made elsewhere with the same scales.
     pub(crate) fn begin_with(&mut self, sums: Vec<i64>) {
         self.missing = 0;

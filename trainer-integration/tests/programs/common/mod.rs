@@ -57,10 +57,14 @@ impl Sink for CheckpointStore<'_> {
 
 /// Ingests a file.
 pub(crate) fn add(catalog: &LocalCatalog, name: &str, path: &Path) -> Manifest {
-    let config = IngestConfig::default();
-    let source = Source::open(path, &config).unwrap();
+    add_as(catalog, name, path, &IngestConfig::default())
+}
+
+/// Ingests a file, configured.
+pub(crate) fn add_as(catalog: &LocalCatalog, name: &str, path: &Path, config: &IngestConfig) -> Manifest {
+    let source = Source::open(path, config).unwrap();
     let manifest =
-        ingest(source, &config, &Resources::threads(1), &CheckpointStore(catalog), &NoProgress).unwrap();
+        ingest(source, config, &Resources::threads(1), &CheckpointStore(catalog), &NoProgress).unwrap();
     let note = CommitNote::of(Operation::INGEST);
     catalog.commit(&name.parse().unwrap(), None, &manifest, &note).unwrap();
     manifest

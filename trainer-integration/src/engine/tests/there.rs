@@ -1,0 +1,68 @@
+//! Sums of gradients that stay on a device, a device in software: whoever adds them up, and whatever each rank keeps.
+
+use super::zero::with_weights;
+use super::*;
+use crate::device::{Adapter, DeviceName};
+use crate::models::perceptron;
+
+const RANKS: u32 = 4;
+
+/// Which sums over all ranks are made where the gradients are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Sums {
+    OfHost,
+    OfDevice,
+}
+
+/// Weights after three steps of several micro-batches, the second without samples for one of the virtual ranks.
+fn trained(device: &Device, world: u32, zero: Zero, reduction: Reduction, sums: Sums) -> Vec<f32> {
+    let weights = perceptron(64, 10, 0.0, &Device::flex()).into_model().initial(5);
+    let ranks = VirtualRanks { count: RANKS, world };
+    let mut all = spawn(world, |collective| {
+        let comm = Arc::new(Comm::new(Box::new(collective)));
+        let model = perceptron(64, 10, 0.0, device).into_model();
+        let (rule, key) = (Optimizer::adamw(0.1), Key::new(0));
+        let engine = Engine::blank(model, zero, device.clone(), ranks, rule, key, Arc::clone(&comm))
+            .with_buckets(BucketSizes { first: 1, others: 1 << 12 })
+            .with_reduction(reduction);
+        let mut engine = with_weights(engine, &weights);
+        if sums == Sums::OfDevice {
+            engine = engine.with_device_sums(Box::new(Staged::default()));
+        }
+        for step in 0..3 {
+            let of = |round: u64| -> Vec<Share<'static>> {
+                let rows = |rank: u32| if step == 1 && rank == 2 { 0 } else { 4 + rank as usize };
+                let seed = |rank: u32| step << 8 | round << 4 | u64::from(rank);
+                let share =
+                    |rank| share_of(samples(rows(rank), seed(rank)), InputShape::Features(64), device);
+                ranks.of(comm.rank()).map(share).collect()
+            };
+            engine.accumulate(of(0), plan(step)).unwrap();
+            engine.step(of(1), StepPlan { rate: 0.01, ..plan(step) }, |_| true).unwrap();
+        }
+        engine.parameters().unwrap().concat()
+    });
+    let first = all.remove(0);
+    assert!(all.iter().all(|rank| *rank == first), "W={world}, {zero:?}: ranks differ");
+    first
+}
+
+#[test]
+fn every_stage_and_way_of_summing_trains_the_same_weights() {
+    let device = match DeviceName::Wgpu(Adapter::Software).open() {
+        Ok(device) => device,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let alone = trained(&device, 1, Zero::Nothing, Reduction::Exact, Sums::OfHost);
+    for zero in Zero::ALL {
+        for world in [1, 2, 4] {
+            for sums in [Sums::OfHost, Sums::OfDevice] {
+                let named = format!("{zero:?}, W={world}, {sums:?}");
+                let exact = trained(&device, world, zero, Reduction::Exact, sums);
+                assert!(exact == alone, "{named}: weights differ");
+                let fast = trained(&device, world, zero, Reduction::Fast(Compression::None), sums);
+                assert_close(&fast, &alone, 1e-3);
+            }
+        }
+    }
+}
