@@ -685,7 +685,10 @@ impl Engine {
         } else {
             self.running = running;
         }
-        if let GradientSums::Host(sums) = gradient {
+        // What comes from a device brings memory of its own.
+        if let GradientSums::Host(sums) = gradient
+            && !self.keeps_gradients_there()
+        {
             self.spare.keep_gradients(sums);
         }
         self.times.updating = computed.elapsed();

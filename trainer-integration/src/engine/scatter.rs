@@ -87,7 +87,8 @@ impl Scatter {
         fetch: impl Fn(Range<usize>) -> Vec<f32>,
     ) -> Numbers<f32> {
         let own = self.kept[self.place as usize].iter().filter(|range| !range.is_empty());
-        let mut sums = Numbers::with_capacity(ledger, Kind::Gradients, length);
+        let count = if self.outlives { length } else { own.clone().map(ExactSizeIterator::len).sum() };
+        let mut sums = Numbers::with_capacity(ledger, Kind::Gradients, count);
         if self.outlives {
             sums.growing().resize(length, 0.0);
             own.for_each(|range| sums[range.clone()].copy_from_slice(&fetch(range.clone())));

@@ -114,8 +114,7 @@ impl Engine {
 
     /// Whether gradients stay on the device until they are added up.
     pub(super) fn keeps_gradients_there(&self) -> bool {
-        let are_slices = self.slices.zero != Zero::Nothing;
-        self.reducer.device_sums.is_some() || self.is_resident() || are_slices && self.sums_there()
+        self.reducer.device_sums.is_some() || self.sums_there()
     }
 
     /// Whether there is a device that adds up gradients as they are to be.
@@ -244,7 +243,8 @@ impl Engine {
         if length == 0 {
             return Reduced::Done(None);
         }
-        if self.comm.world() == 1 {
+        // A world of one has its sums added up if the device is to do so, too: then one GPU is enough to see that it can.
+        if self.comm.world() == 1 && self.reducer.device_sums.is_none() {
             return Reduced::Done(Some(Box::new(sum.into_numbers(length, &device))));
         }
         let all_reduce = self.all_reduce_there(bucket, sum);
@@ -263,7 +263,7 @@ impl Engine {
     ) -> impl FnOnce(&mut dyn Collective) -> Result<Tensor<1>, CollectiveError> + Send + use<> {
         let (device, length) = (self.compute.device.clone(), self.reducer.buckets.len(bucket));
         let (ranks, ledger, sums) = (self.ranks, self.ledger.clone(), self.reducer.device_sums.clone());
-        let exact = (self.reducer.reduction == Reduction::Exact).then(|| {
+        let exact = self.sums_whole().then(|| {
             (FixedSum::new(self.scales(bucket), self.virtual_ranks().len(), &ledger), self.table(bucket))
         });
         let mut staged =
@@ -296,7 +296,7 @@ impl Engine {
             return Reducing::UnderWay(self.comm.submit(move |collective| {
                 let _span = tracer.span(Lane::Communication, name);
                 let sum = all_reduce(collective)?;
-                let fetch = |range: Range<usize>| to_numbers(sum.clone().slice([range]));
+                let fetch = |range: Range<usize>| to_numbers(sum.clone().slice(range));
                 Ok(super::Reduced { sum: scatter.kept_there(sum.dims()[0], &ledger, fetch), spare: None })
             }));
         }
@@ -331,10 +331,7 @@ impl Engine {
 
     /// Has the squares of the sums found, if they are there already.
     pub(super) fn square_there(&self, begun: &StepInProgress) {
-        let Some(there) = begun.there.as_ref().filter(|_| self.comm.world() == 1 && self.is_resident())
-        else {
-            return;
-        };
+        let Some(there) = begun.there.as_ref().filter(|_| self.is_resident()) else { return };
         for (bucket, reduction) in there.reductions.iter().enumerate() {
             if let Reduced::Done(Some(sum)) = reduction {
                 self.square(bucket, sum, &there.findings);
@@ -357,7 +354,7 @@ impl Engine {
     ) -> Result<Summed, CollectiveError> {
         let There { reductions, findings, .. } = there;
         let largest = self.largest_of_all(self.by_parameter(&found.largest));
-        let is_alone = self.comm.world() == 1;
+        let are_squared = reductions.iter().all(|reduced| matches!(reduced, Reduced::Done(_)));
         let mut sums = Vec::with_capacity(reductions.len());
         for reduction in reductions {
             sums.push(match reduction {
@@ -370,7 +367,7 @@ impl Engine {
                 sums.into_iter().map(|sum| sum.map_or_else(Numbers::default, |sum| to_numbers(sum).into()));
             return self.conclude(sums.collect(), totals, largest);
         }
-        if !is_alone {
+        if !are_squared {
             let sums = sums.iter().enumerate();
             sums.filter_map(|(bucket, sum)| Some((bucket, sum.as_ref()?)))
                 .for_each(|(bucket, sum)| self.square(bucket, sum, &findings));

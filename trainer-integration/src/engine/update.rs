@@ -27,7 +27,9 @@ impl Engine {
             Reducing::UnderWay(pending) => pending.wait()?,
             Reducing::Done(reduced) => reduced,
         };
-        if let Some(spare) = spare {
+        if let Some(spare) = spare
+            && !self.keeps_gradients_there()
+        {
             self.spare.keep_gradient(spare);
         }
         Ok(sum)

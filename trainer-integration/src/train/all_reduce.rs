@@ -80,7 +80,9 @@ impl Training<'_> {
                 Ok(Some(joined?))
             }
             // Each rank gets the slices that it keeps.
-            Transport::Host if self.config.slicing.zero != Zero::Nothing => Ok(None),
+            Transport::Host if self.config.slicing.zero != Zero::Nothing || self.comm.world() == 1 => {
+                Ok(None)
+            }
             // One copy to the host for all virtual ranks, and not one for each.
             Transport::Host if is_fast && name != DeviceName::Cpu => {
                 Ok(Some(Box::new(Staged { dtype: self.config.reduce_dtype, table: table.cloned() })))

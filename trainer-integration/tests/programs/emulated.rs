@@ -34,10 +34,10 @@ fn samples() -> TempDir {
     pictures_in(folder.path(), 8);
     let catalog = LocalCatalog::open(store.path()).unwrap();
     add(&catalog, "pictures", folder.path());
-    let text: String = (0u32..16 * 65).map(|at| char::from(b'a' + (at * at % 89 % 26) as u8)).collect();
+    let text: String = (0u32..16 * 17).map(|at| char::from(b'a' + (at * at % 89 % 26) as u8)).collect();
     let file = folder.path().join("text.txt");
     std::fs::write(&file, text).unwrap();
-    add_as(&catalog, "text", &file, &IngestConfig { sequence_length: Some(65), ..IngestConfig::default() });
+    add_as(&catalog, "text", &file, &IngestConfig { sequence_length: Some(17), ..IngestConfig::default() });
     store
 }
 
@@ -54,7 +54,7 @@ fn weights(store: &Path, model: &str, processor: Option<&str>) -> String {
     };
     command.arg("--store").arg(store).args(["--model", model]);
     command.args(match model {
-        "gpt" => &["--dataset", "text", "--hidden-size", "32", "--layers", "2", "--heads", "2"][..],
+        "gpt" => &["--dataset", "text", "--hidden-size", "16", "--layers", "2", "--heads", "2"][..],
         _ => &["--dataset", "pictures", "--image-size", "8"],
     });
     command.args(["--epochs", "1", "--global-batch-size", "8", "--virtual-ranks", "1", "--lr", "0.05"]);

@@ -223,7 +223,7 @@ fn a_step_moves_no_parameters_and_waits_for_the_device_once() {
     assert!(down < 200.0, "{down} bytes from the device, parameters have {parameters}");
     assert_eq!(of_step("downloads"), 2.0, "losses and findings, at once");
     let launches = of_step("launches");
-    assert!(launches < 4.0 * 200.0, "{launches} launches for four virtual ranks");
+    assert!(launches < 4.0 * 120.0, "{launches} launches for four virtual ranks");
     // Sums travel through the host where there are several ranks: as many bytes as they have, once in each direction.
     let of_two = pictures.counts_of_a_step(2, &on_device, 2);
     let (up, down) = (of_two("upload_bytes"), of_two("download_bytes"));

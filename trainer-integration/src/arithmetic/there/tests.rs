@@ -108,11 +108,11 @@ fn many_images_are_convolved_in_pieces() {
     let of_all = [&input, &weight].map(|it| it.grad_remove(&mut found).unwrap());
     let mut of_weight: Option<Tensor<4>> = None;
     for image in 0..images {
-        let one = input.clone().inner().slice([image..image + 1]).autodiff().require_grad();
+        let one = input.clone().inner().slice(image..image + 1).autodiff().require_grad();
         let weight = weight.clone().inner().autodiff().require_grad();
         let mut found = convolution(one.clone(), weight.clone(), options()).sum().backward();
         let [of_one, own] = [&one, &weight].map(|it| it.grad_remove(&mut found).unwrap());
-        let among_all = of_all[0].clone().slice([image..image + 1]).into_data();
+        let among_all = of_all[0].clone().slice(image..image + 1).into_data();
         among_all.assert_approx_eq::<f32>(&of_one.into_data(), Tolerance::rel_abs(1e-4, 1e-4));
         of_weight = Some(match of_weight {
             Some(sum) => sum + own,

@@ -5,8 +5,6 @@ use super::*;
 use crate::device::{Adapter, DeviceName};
 use crate::models::perceptron;
 
-const RANKS: u32 = 4;
-
 /// Which sums over all ranks are made where the gradients are.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Sums {
@@ -15,9 +13,9 @@ enum Sums {
 }
 
 /// Weights after three steps of several micro-batches, the second without samples for one of the virtual ranks.
-fn trained(device: &Device, world: u32, zero: Zero, reduction: Reduction, sums: Sums) -> Vec<f32> {
+fn trained(device: &Device, ranks: VirtualRanks, zero: Zero, reduction: Reduction, sums: Sums) -> Vec<f32> {
+    let world = ranks.world;
     let weights = perceptron(64, 10, 0.0, &Device::flex()).into_model().initial(5);
-    let ranks = VirtualRanks { count: RANKS, world };
     let mut all = spawn(world, |collective| {
         let comm = Arc::new(Comm::new(Box::new(collective)));
         let model = perceptron(64, 10, 0.0, device).into_model();
@@ -29,6 +27,7 @@ fn trained(device: &Device, world: u32, zero: Zero, reduction: Reduction, sums: 
         if sums == Sums::OfDevice {
             engine = engine.with_device_sums(Box::new(Staged::default()));
         }
+        let mut most = Vec::new();
         for step in 0..3 {
             let of = |round: u64| -> Vec<Share<'static>> {
                 let rows = |rank: u32| if step == 1 && rank == 2 { 0 } else { 4 + rank as usize };
@@ -39,7 +38,9 @@ fn trained(device: &Device, world: u32, zero: Zero, reduction: Reduction, sums: 
             };
             engine.accumulate(of(0), plan(step)).unwrap();
             engine.step(of(1), StepPlan { rate: 0.01, ..plan(step) }, |_| true).unwrap();
+            most.push(engine.most_memory().gradients);
         }
+        assert!(most.iter().all(|bytes| *bytes == most[0]), "{zero:?}, W={world}, {sums:?}: {most:?}");
         engine.parameters().unwrap().concat()
     });
     let first = all.remove(0);
@@ -53,14 +54,17 @@ fn every_stage_and_way_of_summing_trains_the_same_weights() {
         Ok(device) => device,
         Err(error) => return println!("skipped: {error}"),
     };
-    let alone = trained(&device, 1, Zero::Nothing, Reduction::Exact, Sums::OfHost);
-    for zero in Zero::ALL {
-        for world in [1, 2, 4] {
+    for (count, worlds) in [(1, &[1][..]), (4, &[2, 4])] {
+        let of = |world| VirtualRanks { count, world };
+        let alone = trained(&device, of(1), Zero::Nothing, Reduction::Exact, Sums::OfHost);
+        for (zero, &world) in
+            Zero::ALL.into_iter().flat_map(|zero| worlds.iter().map(move |world| (zero, world)))
+        {
             for sums in [Sums::OfHost, Sums::OfDevice] {
-                let named = format!("{zero:?}, W={world}, {sums:?}");
-                let exact = trained(&device, world, zero, Reduction::Exact, sums);
+                let named = format!("{zero:?}, V={count}, W={world}, {sums:?}");
+                let exact = trained(&device, of(world), zero, Reduction::Exact, sums);
                 assert!(exact == alone, "{named}: weights differ");
-                let fast = trained(&device, world, zero, Reduction::Fast(Compression::None), sums);
+                let fast = trained(&device, of(world), zero, Reduction::Fast(Compression::None), sums);
                 assert_close(&fast, &alone, 1e-3);
             }
         }
