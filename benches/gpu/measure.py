@@ -50,7 +50,7 @@ def make_data(directory):
     rows = random.integers(0, 256, (4096, COLUMNS)).astype(numpy.uint8)
     numpy.savez(directory / "rows.npz", features=rows, label=random.integers(0, CLASSES, len(rows)))
     words = ["".join(chr(97 + letter) for letter in random.integers(0, 26, random.integers(2, 9))) for _ in range(300)]
-    for name, count in (("text", 24_000), ("little-text", 9_200)):  # a plan has 100 samples for each virtual rank
+    for name, count in (("text", 24_000), ("long-text", 80_000), ("little-text", 9_200)):  # a plan has 100 samples for each virtual rank
         text = " ".join(words[at] for at in random.integers(0, len(words), count))
         (directory / f"{name}.txt").write_text(text)
 
@@ -71,6 +71,19 @@ def flops(model, setting):
 
 
 # --- shardtrain ------------------------------------------------------------------------------------------------------
+
+
+class Failed(Exception):
+    """A training that did not end well."""
+
+
+def attempt(measure, options, otherwise):
+    """One part of the measurements; the others are of use without it."""
+    try:
+        return measure(options), 0
+    except Failed as failure:
+        print(failure, file=sys.stderr)
+        return otherwise, 1
 
 
 def is_cuda(device):
@@ -136,7 +149,7 @@ def shardtrain(options, model, more=(), ranks=1, batch=None, epochs=None, networ
         with Memory(options.device) as memory:
             run = subprocess.run(program + arguments, capture_output=True, text=True)
         if run.returncode != 0:
-            raise SystemExit(f"{' '.join(program + arguments)}\nended with {run.returncode}:\n{run.stderr[-2000:]}")
+            raise Failed(f"{' '.join(program + arguments)}\nended with {run.returncode}:\n{run.stderr[-2000:]}")
         steps = [json.loads(line) for line in progress.read_text().splitlines()]
         print(f"  {time.perf_counter() - begun:5.1f} s: {len(steps)} steps, {' '.join(program[1:] + arguments[2:6] + list(more))}", file=sys.stderr)
         return steps, json.loads(report.read_text()), memory.most
@@ -270,7 +283,11 @@ def compare(options):
                 for system, mode in systems:
                     if system == "shardtrain":
                         more = ["--device", options.device, "--precision", precision]
-                        steps, _, memory = shardtrain(options, model, more)
+                        try:
+                            steps, _, memory = shardtrain(options, model, more)
+                        except Failed as failure:
+                            print(failure, file=sys.stderr)
+                            continue
                         one = figures(steps, options.models[model]["batch"]) | dict(memory_mib=memory)
                     else:
                         command = [sys.executable, "-B", __file__, "--directory", str(options.directory)]
@@ -292,7 +309,8 @@ def losses(steps, count=20):
 
 
 def apart(one, other):
-    return max(abs(a - b) / max(abs(a), 1e-9) for a, b in zip(one, other, strict=True))
+    terms = [abs(a - b) / max(abs(a), 1e-9) for a, b in zip(one, other, strict=True)]
+    return max(terms) if all(map(math.isfinite, terms)) else math.inf
 
 
 def check(options):
@@ -420,11 +438,14 @@ def main():
     name = torch.cuda.get_device_name(options.device) if is_cuda(options.device) else cores
     title = f"{time.strftime('%Y-%m-%d')}, {name}, {platform.machine()}, PyTorch {torch.__version__}, CUDA {torch.version.cuda}"
     peaks = next((peaks for gpu, peaks in PEAKS.items() if gpu in name), None)
-    table, checks = compare(options), check(options)
-    orders, rows = sums(options), loader(options)
-    (stages, more), plan = slices(options), planned(options)
+    table = compare(options)
+    checks, one = attempt(check, options, [])
+    orders, two = attempt(sums, options, [])
+    rows, three = attempt(loader, options, dict(bytes_per_s=0, samples_per_s=0))
+    (stages, more), four = attempt(slices, options, ([], []))
+    (traced, events), five = attempt(trace, options, ("none", 0))
+    failures, plan = one + two + three + four + five, planned(options)
     checks += more
-    traced, events = trace(options)
 
     memory = lambda one: f"{one['memory_mib']:.0f} MiB" if one["memory_mib"] else ""
     milliseconds = lambda one: f"{one['step_ms']:.1f} ms"
@@ -441,7 +462,7 @@ def main():
     print_table("model, four virtual ranks | `--reduce` | step | memory", 2, lines)
     kinds = ("weights", "gradients", "moments", "gathered", "all")
     count, lines = plan["parameters"], []
-    for one, foreseen in zip(stages, plan["stages"], strict=True):
+    for one, foreseen in zip(stages, plan["stages"]):
         assert one["stage"] == foreseen["stage"]
         held = [f"{one['held'][kind]:.2f} ({foreseen['bytes'][kind] / count:.2f})" for kind in kinds]
         lines.append((one["stage"], *held, milliseconds(one), memory(one)))
@@ -457,8 +478,8 @@ def main():
         found = dict(title=title, table=all_rows, sums=orders, loader=rows, stages=stages, plan=plan)
         found["checks"] = [dict(zip(("what", "found", "bound"), one)) for one in checks]
         options.json.write_text(json.dumps(found, indent=1) + "\n")
-    if any(not math.isfinite(found) or found > bound for _, found, bound in checks):
-        raise SystemExit("a check failed")
+    if failures or any(not math.isfinite(found) or found > bound for _, found, bound in checks):
+        raise SystemExit("a training or a check failed")
 
 
 def print_table(heads, named, lines):

@@ -8,6 +8,7 @@ mod block;
 mod computed;
 mod gather;
 mod lengths;
+mod losses;
 mod memory;
 mod passes;
 mod scatter;
@@ -40,13 +41,12 @@ use crate::device::Precision;
 use crate::dtype::ReduceDtype;
 use crate::flat_block::{from_numbers, to_numbers};
 use crate::ledger::{Ledger, Numbers, Usage};
-use crate::loss::{Losses, Measured, Objective};
+use crate::loss::{Measured, Objective};
 use crate::model::Model;
 use crate::optim::{Norm, Optimizer, Rule};
 use crate::random::Key;
 use crate::reduce::fixed::{Fit, FixedSum, GradientRanges};
 use crate::reduce::{Comm, Partials, Pending, Reduction, VirtualRanks, all_reduce};
-use crate::resident::{Found, read_at_once};
 use crate::scaling::LossScale;
 use crate::tensor_tree::{Part, TensorTree, from_parts};
 use crate::trace::{Lane, Tracer};
@@ -55,6 +55,7 @@ use crate::zero::mesh::Mesh;
 use crate::zero::slices::Owners;
 use crate::zero::{Slicing, Zero};
 use block::BlockState;
+use memory::at_the_end;
 use spare::Spare;
 use there::{SumThere, Tables, There};
 use update::Spread;
@@ -91,6 +92,10 @@ struct Compute {
     first_trained: usize,
     /// More rows than this go through the model in pieces: the device had no memory for them.
     most_rows: Option<usize>,
+    /// As many rows have gone through the model at once.
+    proven_rows: usize,
+    /// Whether more of them do now: then failures of the device are waited for.
+    proves: bool,
 }
 
 /// The way of gradients to their sum over all ranks.
@@ -372,7 +377,15 @@ impl Engine {
         let precision = Precision::default();
         let mut engine = Engine {
             model,
-            compute: Compute { device, precision, scale: None, first_trained, most_rows: None },
+            compute: Compute {
+                device,
+                precision,
+                scale: None,
+                first_trained,
+                most_rows: None,
+                proven_rows: 0,
+                proves: false,
+            },
             ranks,
             rule,
             key,
@@ -638,7 +651,13 @@ impl Engine {
         let waiting = tracer.span(Lane::Compute, || "wait for sums");
         let mut begun = self.begun.take().expect("a step is under way");
         self.square_there(&begun);
-        let found = begun.read();
+        let found = match begun.read() {
+            Ok(found) => found,
+            Err(error) => {
+                self.running = begun.running;
+                return Err(at_the_end(&error, self.compute.proven_rows));
+            }
+        };
         let StepInProgress { running, scalars, reductions, sliced, there, hashers, largest, .. } = begun;
         let digests = hashers.iter().map(|hasher| Some(Digest128::of(hasher))).chain(std::iter::repeat(None));
         let share = |(scalars, gradient): (&[f64; 3], _)| ShareSum { scalars: *scalars, gradient };
@@ -827,37 +846,6 @@ impl Reducer {
         if !largest.is_empty() {
             self.ranges = self.ranges.next(largest);
         }
-    }
-}
-
-impl StepInProgress {
-    fn measure(&mut self, index: usize, Measured { losses, samples, .. }: Measured) {
-        self.scalars[index][2] += samples as f64;
-        match losses {
-            Losses::Here { sum, correct } => self.add_losses(index, (sum, correct)),
-            Losses::There(numbers) => self.losses[index].push(*numbers),
-        }
-    }
-
-    /// Waits for a device, once: for the losses that it has, which are added in the order of the micro-batches, and for the findings about
-    /// gradients that stay there.
-    fn read(&mut self) -> Option<Found> {
-        let losses = std::mem::replace(&mut self.losses, vec![Vec::new(); self.scalars.len()]);
-        let owners: Vec<usize> =
-            losses.iter().enumerate().flat_map(|(index, of)| std::iter::repeat_n(index, of.len())).collect();
-        let losses: Vec<Tensor<1>> = losses.into_iter().flatten().collect();
-        let losses = (!losses.is_empty()).then(|| Tensor::cat(losses, 0));
-        let findings = self.there.as_ref().map(There::findings);
-        let (numbers, found) = read_at_once(losses, findings);
-        for (index, numbers) in owners.into_iter().zip(numbers.chunks_exact(2)) {
-            self.add_losses(index, Losses::of(numbers));
-        }
-        found
-    }
-
-    fn add_losses(&mut self, index: usize, (sum, correct): (f64, u64)) {
-        self.scalars[index][0] += sum;
-        self.scalars[index][1] += correct as f64;
     }
 }
 

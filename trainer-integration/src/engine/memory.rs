@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use burn::tensor::{ExecutionError, Tensor};
+
 use super::EngineError;
 use crate::collective::CollectiveError;
 
@@ -42,9 +44,36 @@ pub(super) fn pieces(rows: usize, at_most: Option<usize>) -> VecDeque<Piece> {
 /// Whether this is what a thread dies of when a device has no memory left; burn's operations say so in no other way.
 pub(super) fn is_out_of_memory(panic: &(dyn Any + Send)) -> bool {
     let message = panic.downcast_ref::<String>().map(String::as_str);
-    let message = message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+    tells_of_memory(message.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default())
+}
+
+fn tells_of_memory(message: &str) -> bool {
     let message = message.to_ascii_lowercase().replace(['-', '_'], " ");
-    ["out of memory", "out of device memory"].iter().any(|words| message.contains(words))
+    ["out of memory", "out of device memory", "can't allocate buffer"]
+        .iter()
+        .any(|words| message.contains(words))
+}
+
+/// Waits until a device has made tensors. A device reports that it had no memory for something when numbers are read that depend on it.
+///
+/// # Panics
+/// If it had none, as [`is_out_of_memory`] recognises.
+pub(super) fn wait_for_memory(tensors: &[Tensor<1>]) {
+    for tensor in tensors.iter().filter(|tensor| tensor.dims()[0] > 0) {
+        if let Err(error) = tensor.clone().slice(0..1).try_into_data() {
+            panic!("{error:?}");
+        }
+    }
+}
+
+/// The failure of a device that is found at the end of a step of micro-batches of as many rows.
+///
+/// # Panics
+/// If it is of another kind.
+pub(super) fn at_the_end(error: &ExecutionError, rows: usize) -> EngineError {
+    let message = format!("{error:?}");
+    assert!(tells_of_memory(&message), "{message}");
+    EngineError::OutOfMemory { rows, way_out: "" }
 }
 
 /// An attempt with a number of rows, those of all virtual ranks of a rank: without memory for them it ends in
@@ -75,6 +104,7 @@ mod tests {
             "out of device memory allocating 1024 bytes",
             "An out-of-memory error happened during launch",
             "CUDA_ERROR_OUT_OF_MEMORY",
+            "An IO error happened\nCaused by:\n  can't allocate buffer of size: 205520896",
         ] {
             assert!(is_out_of_memory(&*panic(message)), "{message}");
         }

@@ -11,7 +11,7 @@ use tracing::warn;
 
 use super::block::BlockState;
 use super::gather::Lent;
-use super::memory::{Piece, at_once, is_out_of_memory, pieces};
+use super::memory::{Piece, at_once, is_out_of_memory, pieces, wait_for_memory};
 use super::scatter::Scatter;
 use super::walk::{Gradient, Open, Walk};
 use super::{
@@ -25,6 +25,7 @@ use crate::compress::{Circumstances, Compressor};
 use crate::dtype::ReduceDtype;
 use crate::flat_block::{Use, from_numbers, to_numbers};
 use crate::ledger::{Kind, Numbers};
+use crate::loss::Losses;
 use crate::optim::Optimizer;
 use crate::random::Key;
 use crate::reduce::fixed::{self, FixedSum, Scales};
@@ -150,6 +151,7 @@ impl Engine {
             let is_last = is_last && left.is_empty();
             let running = self.running[index].clone();
             let mut sent = Ok(());
+            self.begin_proof(piece.rows.len());
             let attempt = || {
                 let whole = 0..rows.unwrap_or(1);
                 let (input, key) = if piece.rows == whole {
@@ -164,6 +166,7 @@ impl Engine {
             // Whatever was on its way is dropped; the piece knows its finished buckets.
             let Err(panic) = catch_unwind(AssertUnwindSafe(attempt)) else {
                 sent?;
+                self.end_proof(piece.rows.len());
                 continue;
             };
             if !is_out_of_memory(&*panic) {
@@ -189,6 +192,17 @@ impl Engine {
         Ok(())
     }
 
+    /// Before as many rows go through the model at once: if they are more than before, the device may have no memory for them.
+    pub(super) fn begin_proof(&mut self, rows: usize) {
+        self.compute.proves = rows > self.compute.proven_rows;
+    }
+
+    /// They did.
+    pub(super) fn end_proof(&mut self, rows: usize) {
+        self.compute.proves = false;
+        self.compute.proven_rows = self.compute.proven_rows.max(rows);
+    }
+
     fn walk(
         &mut self,
         mut walk: Walk,
@@ -204,6 +218,9 @@ impl Engine {
         }
         let rows = micro_batch.rows().unwrap_or(1);
         let measured = walk.turn(|output| (micro_batch.measure)(output, piece.rows.clone(), rows));
+        if let (true, Losses::There(losses)) = (self.compute.proves, &measured.losses) {
+            wait_for_memory(std::slice::from_ref(losses));
+        }
         if !std::mem::replace(&mut piece.is_measured, true) {
             begun.measure(index, measured);
         }
@@ -251,7 +268,9 @@ impl Engine {
                 measures.push(measure);
             }
             let rows = measures.iter().flatten().map(|(_, rows)| rows).sum();
+            self.begin_proof(rows);
             at_once(rows, || self.side_by_side(walks, measures, lent, begun, is_last))?;
+            self.end_proof(rows);
         }
         if rounds == 0 && closing.sends {
             self.deliver_nothing(begun)?;
@@ -439,6 +458,9 @@ impl Engine {
         gradient: Option<Gradient>,
         is_last: bool,
     ) -> Result<(), CollectiveError> {
+        if let (true, Some(Gradient::Device(tensors))) = (self.compute.proves, &gradient) {
+            wait_for_memory(tensors);
+        }
         let gradient = match gradient {
             Some(Gradient::Host(numbers)) => Some(numbers),
             None if begun.there.is_none() => None,

@@ -63,7 +63,9 @@ impl Engine {
                 slots.append(&mut of_share);
             }
             let rows = slots.iter().filter_map(|slot| Some(slot.measure.as_ref()?.1)).sum();
+            self.begin_proof(rows);
             at_once(rows, || self.round(slots, begun))?;
+            self.end_proof(rows);
         }
         Ok(())
     }

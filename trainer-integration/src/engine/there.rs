@@ -184,7 +184,8 @@ impl Engine {
         if !is_last_rank {
             return Ok(());
         }
-        let sum = SumThere { numbers: there.sums[bucket].take(), whole: there.whole[bucket].take() };
+        let whole = there.whole[bucket].take().map(WholeSum::finished);
+        let sum = SumThere { numbers: there.sums[bucket].take(), whole };
         self.push_there(begun, bucket, sum)
     }
 
@@ -321,7 +322,9 @@ impl Engine {
                 let (sum, spare) = scatter.sums(collective, by_rank, partials)?;
                 return Ok(super::Reduced { sum, spare });
             }
-            let partials = Partials::of(world, rank, rounded(&numbers, &ledger));
+            let halves = rounded(&numbers, &ledger);
+            drop(numbers);
+            let partials = Partials::of(world, rank, halves);
             let sums = scatter.sums(collective, by_rank, partials)?.0;
             let mut sum = Numbers::with_capacity(&ledger, Kind::Gradients, sums.len());
             widen(&sums, &mut sum.growing());

@@ -1,7 +1,8 @@
 //! The arithmetic of a step in burn's kernel language, which CUDA and wgpu share.
 //!
 //! Numbers of a block are trained parameters one after the other. A table says of each parameter where its numbers end, and
-//! what holds for all of them; a unit finds its parameter by halving.
+//! what holds for all of them; a unit finds its parameter by halving. How many numbers there are the last end says: memory may be longer
+//! than its tensor.
 
 // The macros take shared and mutable slices for buffers, and their code has casts of its own.
 #![allow(clippy::too_many_arguments, reason = "a kernel has an argument for each buffer and number")]
@@ -72,8 +73,9 @@ pub(super) fn sgd(
     weight_decay: f32,
     zero: u32,
 ) {
+    let length = table[(count - 1u32) as usize] as usize;
     let mut place = ABSOLUTE_POS;
-    while place < velocity.len() {
+    while place < length {
         let (at, share) = weight_at(table, count, place as u32);
         let at = at as usize;
         let weight = weights[at];
@@ -102,8 +104,9 @@ pub(super) fn lion(
     weight_decay: f32,
     zero: u32,
 ) {
+    let length = table[(count - 1u32) as usize] as usize;
     let mut place = ABSOLUTE_POS;
-    while place < momentum.len() {
+    while place < length {
         let (at, share) = weight_at(table, count, place as u32);
         let at = at as usize;
         let weight = weights[at];
@@ -138,8 +141,9 @@ pub(super) fn adam(
     zero: u32,
     #[comptime] is_apart: bool,
 ) {
+    let length = table[(count - 1u32) as usize] as usize;
     let mut place = ABSOLUTE_POS;
-    while place < first.len() {
+    while place < length {
         let (at, share) = weight_at(table, count, place as u32);
         let at = at as usize;
         let decay = share * weight_decay;
@@ -296,8 +300,9 @@ pub(super) fn add_whole(
 /// The numbers nearest to sums that [`add_whole`] has made, of two equally near the even one. The smallest step is a normal number.
 #[cube(launch)]
 pub(super) fn from_whole(sums: &[u32], numbers: &mut [f32], table: &[u32], count: u32) {
+    let length = table[(count - 1u32) as usize] as usize;
     let mut place = ABSOLUTE_POS;
-    while place < numbers.len() {
+    while place < length {
         let parameter = parameter_at(table, count, place as u32);
         let places = table[(count + parameter) as usize] as i32;
         let mut low = sums[2 * place];

@@ -2,12 +2,11 @@
 
 use std::ops::Range;
 
-use burn::tensor::{DType, Device, Int, Tensor, TensorData, Transaction};
+use burn::tensor::{DType, Device, ExecutionError, Int, Tensor, TensorData, Transaction};
 
 use super::{launch, table, upload_words};
 use crate::collective::nccl::{DeviceSums, sums_of};
 use crate::collective::{Collective, CollectiveError};
-use crate::flat_block::to_numbers;
 
 /// Where the parameters of a bucket end, and the binary places after the point of their sums.
 #[derive(Clone, Debug)]
@@ -59,6 +58,13 @@ impl WholeSum {
         let numbers = Tensor::zeros([self.table.length], &self.words.device());
         launch::from_whole(&self.words, &numbers, self.table.kernels());
         numbers
+    }
+
+    /// The same sums in memory that nothing is added to any more. Another thread's work on a device waits for the making of what it reads, but
+    /// not for what was later written into it.
+    pub(crate) fn finished(self) -> WholeSum {
+        let words = self.words.clone() + 0;
+        WholeSum { table: self.table, words }
     }
 
     /// The sums themselves, on the host.
@@ -140,19 +146,24 @@ impl Findings {
 }
 
 /// The numbers of a tensor and the findings, for which the host waits once.
+///
+/// # Errors
+/// When the device failed to compute them.
 pub(crate) fn read_at_once(
     numbers: Option<Tensor<1>>,
     findings: Option<&Findings>,
-) -> (Vec<f32>, Option<Found>) {
-    match (numbers, findings) {
-        (None, findings) => (Vec::new(), findings.map(Findings::read)),
-        (Some(numbers), None) => (to_numbers(numbers), None),
-        (Some(numbers), Some(findings)) => {
-            let both = Transaction::default().register(numbers).register(findings.words.clone()).execute();
-            let [numbers, words]: [TensorData; 2] = both.try_into().expect("both were asked for");
-            (numbers.try_into_vec_as().expect("of 32 bits"), Some(findings.found(&words_of(words))))
-        }
+) -> Result<(Vec<f32>, Option<Found>), ExecutionError> {
+    let mut all = Transaction::default();
+    if let Some(numbers) = &numbers {
+        all = all.register(numbers.clone());
     }
+    if let Some(findings) = findings {
+        all = all.register(findings.words.clone());
+    }
+    let mut all = all.try_execute()?.into_iter();
+    let mut next = || all.next().expect("it was asked for");
+    let numbers = numbers.map(|_| next().try_into_vec_as().expect("of 32 bits")).unwrap_or_default();
+    Ok((numbers, findings.map(|findings| findings.found(&words_of(next())))))
 }
 
 fn to_words(words: Tensor<1, Int>) -> Vec<i32> {

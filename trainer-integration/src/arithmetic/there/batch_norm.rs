@@ -1,13 +1,12 @@
 //! Batch normalisation of `[rows, channels, ..]`: a cube has a stretch of a channel's numbers, and what cubes find of a channel is put together
 //! in their order.
 
-use burn::backend::ops::FloatTensorOps;
-use burn::backend::{Cube, TensorMetadata};
+use burn::backend::TensorMetadata;
 use burn::cubecl;
 use burn::cubecl::prelude::*;
-use burn::tensor::{FloatDType, Shape};
+use burn::tensor::{DType, Shape};
 
-use super::{contiguous, like};
+use super::{contiguous, empty, like};
 use crate::cube::{CUBES, DeviceTensor, UNITS, cubes, sum_of_units};
 
 /// How many numbers of a channel a cube has, at least, if there are as many.
@@ -53,12 +52,12 @@ impl Layout {
     /// Two numbers of each stretch of each channel.
     fn found(&self, like: &DeviceTensor) -> DeviceTensor {
         let shape = Shape::new([self.channels, self.stretches(), 2]);
-        Cube::float_empty(shape, &like.device, FloatDType::F32)
+        empty(like, shape, DType::F32)
     }
 
     /// A number of each channel.
     fn of_channels(&self, like: &DeviceTensor) -> DeviceTensor {
-        Cube::float_empty(Shape::new([self.channels]), &like.device, FloatDType::F32)
+        empty(like, Shape::new([self.channels]), DType::F32)
     }
 }
 

@@ -12,7 +12,7 @@ use burn::cubecl::ir::ElemType;
 use burn::cubecl::prelude::*;
 use burn::tensor::{FloatDType, Shape, Slice};
 
-use super::contiguous;
+use super::{contiguous, empty};
 use crate::cube::{DeviceTensor, UNITS, cubes, element};
 
 /// How many columns a matrix has at least, if there are as many windows: products of fewer columns do not keep a device busy.
@@ -61,12 +61,16 @@ impl Convolution {
             made[axis] = (size[axis] + before + behind).checked_sub(covered)? / stride[axis] + 1;
         }
         let (batch, pixels) = (input[0], made[0] * made[1]);
-        let fills = |images: &usize| batch.is_multiple_of(*images) && images * pixels >= COLUMNS;
-        let beside = (1..=batch).find(fills).unwrap_or(batch);
+        let of_image = (input[1] * window[0] * window[1]).max(weight[0]) * pixels;
+        let fits = |images: usize| images * of_image <= most;
+        let divisors = || (1..=batch).filter(|images| batch.is_multiple_of(*images));
+        let filling = divisors().find(|images| images * pixels >= COLUMNS && fits(*images));
+        let beside = filling.or_else(|| divisors().filter(|images| fits(*images)).last())?;
+        // Kernels count numbers in 32 bits.
+        let all = batch * (input[1] * size[0] * size[1]).max(weight[0] * pixels);
+        u32::try_from(all).ok()?;
         let (channels, outputs, options) = (input[1], weight[0], options.clone());
-        let made_of =
-            Convolution { batch, channels, size, outputs, window, made, options, beside, most, dtype };
-        (made_of.numbers() <= most).then_some(made_of)
+        Some(Convolution { batch, channels, size, outputs, window, made, options, beside, most, dtype })
     }
 
     pub(super) fn forward(&self, input: DeviceTensor, weight: DeviceTensor) -> DeviceTensor {
@@ -91,7 +95,9 @@ impl Convolution {
     pub(super) fn weight_gradient(&self, input: DeviceTensor, gradient: DeviceTensor) -> DeviceTensor {
         let input = contiguous(input);
         let mut sum: Option<DeviceTensor> = None;
-        for images in self.pieces() {
+        // Each matrix has its own gradient until all are added up, in 32 bits.
+        let of_matrix = self.numbers().max(2 * self.outputs * self.depth());
+        for images in self.pieces_of(of_matrix) {
             let columns = Cube::float_swap_dims(self.columns(&input, images.clone()), 1, 2);
             let products = Cube::float_matmul(self.of_images(&gradient, images), columns);
             // In 32 bits, since the sum may have many terms.
@@ -122,7 +128,12 @@ impl Convolution {
 
     /// The images that are done at a time.
     fn pieces(&self) -> impl Iterator<Item = Range<usize>> {
-        let images = (self.most / self.numbers()).max(1) * self.beside;
+        self.pieces_of(self.numbers())
+    }
+
+    /// The same, if there are as many numbers for each matrix.
+    fn pieces_of(&self, of_matrix: usize) -> impl Iterator<Item = Range<usize>> {
+        let images = (self.most / of_matrix).max(1) * self.beside;
         let batch = self.batch;
         (0..batch).step_by(images).map(move |start| start..(start + images).min(batch))
     }
@@ -144,7 +155,7 @@ impl Convolution {
         }
         let matrices = images.len() / self.beside;
         let shape = Shape::new([matrices, self.depth(), self.beside * self.pixels()]);
-        let columns = Cube::float_empty(shape, &input.device, self.dtype);
+        let columns = empty(input, shape, input.dtype);
         let client = input.client.clone();
         let [window, stride, padding, dilation] = self.of_windows();
         let count = cubes(columns.shape().num_elements(), 4);
@@ -177,7 +188,7 @@ impl Convolution {
         }
         let columns = contiguous(columns);
         let shape = Shape::new([images, self.channels, self.size[0], self.size[1]]);
-        let found = Cube::float_empty(shape, &columns.device, self.dtype);
+        let found = empty(&columns, shape, columns.dtype);
         let client = columns.client.clone();
         let [window, stride, padding, dilation] = self.of_windows();
         let (count, dtype) = (cubes(found.shape().num_elements(), 1), element(columns.dtype));

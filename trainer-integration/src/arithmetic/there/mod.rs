@@ -10,7 +10,8 @@ mod kernels;
 use burn::backend::ops::{ConvOptions, FloatTensorOps, ModuleOps};
 use burn::backend::{Cube, TensorMetadata};
 use burn::cubecl::prelude::*;
-use burn::tensor::{FloatDType, Shape, Slice};
+use burn::tensor::{DType, Shape, Slice};
+use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 
 use self::convolution::Convolution;
 use super::kernels::Kernels;
@@ -160,10 +161,10 @@ impl Kernels for Cube {
     ) -> [DeviceTensor; 3] {
         let (input, scale, gradient) = (contiguous(input), contiguous(scale), contiguous(gradient));
         let (rows, columns) = rows_of(&input);
-        let (client, device) = (input.client.clone(), input.device.clone());
+        let client = input.client.clone();
         let (of_input, normalised) = (like(&input), like(&input));
         let stretches = rows.div_ceil(STRETCH);
-        let of_columns = Cube::float_empty(Shape::new([stretches, 2 * columns]), &device, FloatDType::F32);
+        let of_columns = empty(&gradient, Shape::new([stretches, 2 * columns]), DType::F32);
         let (count, dim, _) = by_rows(&input);
         let width = columns as u32;
         let (input, scale) = (input.into_buffer_arg(), scale.into_buffer_arg());
@@ -198,9 +199,9 @@ impl Kernels for Cube {
 pub(super) fn cross_entropy(logits: DeviceTensor, labels: DeviceTensor) -> (DeviceTensor, DeviceTensor) {
     let (logits, labels) = (contiguous(logits), contiguous(labels));
     let (rows, _) = rows_of(&logits);
-    let (client, device) = (logits.client.clone(), logits.device.clone());
+    let client = logits.client.clone();
     let gradient = like(&logits);
-    let of_rows = Cube::float_empty(Shape::new([rows, 2]), &device, FloatDType::F32);
+    let of_rows = empty(&logits, Shape::new([rows, 2]), DType::F32);
     let (count, dim, columns) = by_rows(&logits);
     let (logits, labels) = (logits.into_buffer_arg(), labels.into_buffer_arg());
     let (to, also) = (gradient.clone().into_buffer_arg(), of_rows.clone().into_buffer_arg());
@@ -214,7 +215,12 @@ fn contiguous(tensor: DeviceTensor) -> DeviceTensor {
 
 /// Memory for as many numbers.
 fn like(tensor: &DeviceTensor) -> DeviceTensor {
-    Cube::float_empty(tensor.shape(), &tensor.device, FloatDType::from(tensor.dtype))
+    empty(tensor, tensor.shape(), tensor.dtype)
+}
+
+/// Memory on the device of a tensor, of numbers one after the other: that of burn's own operations may have gaps behind rows.
+fn empty(on: &DeviceTensor, shape: Shape, dtype: DType) -> DeviceTensor {
+    empty_device_contiguous_dtype(on.client.clone(), on.device.clone(), shape, dtype)
 }
 
 /// Rows, which are along the last dimension, and the numbers of each.

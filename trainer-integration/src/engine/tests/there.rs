@@ -70,3 +70,33 @@ fn every_stage_and_way_of_summing_trains_the_same_weights() {
         }
     }
 }
+
+/// A device in software binds buffers of 2^27 bytes at most.
+#[test]
+fn rows_for_which_a_device_has_no_memory_are_cut_or_named() {
+    let device = match DeviceName::Wgpu(Adapter::Software).open() {
+        Ok(device) => device,
+        Err(error) => return println!("skipped: {error}"),
+    };
+    let (rows, side) = (24, 512);
+    let input = InputShape::Image([1, side, side]);
+    let one = || {
+        let key = Key::new(9);
+        let numbers = 0..(rows * side * side) as u64;
+        Samples { features: numbers.map(|place| key.uniform(place)).collect(), labels: vec![1; rows] }
+    };
+    let step = |reduction| {
+        let model = conv_net([1, side, side], 2, Norm::Group, 0.0, &device).into_model();
+        let (weights, ranks) = (model.initial(5), VirtualRanks { count: 1, world: 1 });
+        let mut engine =
+            Engine::new(model, weights, device.clone(), ranks, Optimizer::sgd(0.0), Key::new(0), alone())
+                .with_reduction(reduction);
+        let loss = engine.step(vec![share_of(one(), input, &device)], plan(0), |_| true)?;
+        Ok::<_, EngineError>((loss, engine.most_rows()))
+    };
+    let (loss, most) = step(Reduction::Fast(Compression::None)).unwrap();
+    assert!(most.is_some_and(|most| most < rows), "{most:?}");
+    assert!(loss.sum.is_finite() && loss.gradient_norm.is_finite() && loss.samples == rows as u64);
+    let error = step(Reduction::Exact).unwrap_err().to_string();
+    assert!(error.contains("--micro-batch-size") && error.contains("--reduce fast"), "{error}");
+}
