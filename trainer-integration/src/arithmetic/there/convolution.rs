@@ -1,7 +1,7 @@
 //! Convolutions as products of matrices: each window of an image becomes a column, and the weights are the other matrix.
 //!
-//! Columns are made again for the gradient of the weights, because they have as many numbers as a window for each pixel. No number is added
-//! to memory that another unit adds to, so the bits are the same in each run.
+//! Columns are made again for the gradient of the weights, because they have as many numbers as a window for each pixel. One unit writes each
+//! number, so the bits are the same in each run.
 
 use std::ops::Range;
 

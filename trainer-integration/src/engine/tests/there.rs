@@ -1,4 +1,4 @@
-//! Sums of gradients that stay on a device, a device in software: whoever adds them up, and whatever each rank keeps.
+//! Sums of gradients that stay on a device, a device in software: for any transport, and at every stage of ZeRO.
 
 use super::zero::with_weights;
 use super::*;
