@@ -65,7 +65,7 @@ impl Convolution {
         let fits = |images: usize| images * of_image <= most;
         let divisors = || (1..=batch).filter(|images| batch.is_multiple_of(*images));
         let filling = divisors().find(|images| images * pixels >= COLUMNS && fits(*images));
-        let beside = filling.or_else(|| divisors().filter(|images| fits(*images)).last())?;
+        let beside = filling.or_else(|| divisors().rfind(|images| fits(*images)))?;
         // Kernels count numbers in 32 bits.
         let all = batch * (input[1] * size[0] * size[1]).max(weight[0] * pixels);
         u32::try_from(all).ok()?;
