@@ -504,11 +504,7 @@ impl Engine {
     /// If they are to be compressed, or exact in fewer bits: this is done on the host.
     #[must_use]
     pub fn with_device_sums(mut self, sums: Box<dyn DeviceSums>) -> Engine {
-        let is_of_host = match self.reducer.reduction {
-            Reduction::Exact => self.reducer.reduce_dtype != ReduceDtype::F32,
-            Reduction::Fast(compression) => compression != Compression::None,
-        };
-        assert!(!is_of_host, "gradients that are added up on the device");
+        assert!(self.reducer.is_for_devices(), "gradients that are added up on the device");
         self.reducer.device_sums = Some(Arc::new(Mutex::new(sums)));
         self
     }

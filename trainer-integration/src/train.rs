@@ -675,7 +675,7 @@ impl Training<'_> {
             same_training(checkpoint, settings, self.persistence.recording.is_some(), &self.comm)?;
         }
         let rule = Rule { optimizer: config.optimizer, clip: config.clip };
-        let sums = self.device_sums(&device, table)?;
+        let sums = self.device_sums(&device)?;
         let (key, comm) = (Key::new(config.seed), Arc::clone(&self.comm));
         let mut engine = Engine::blank(model, config.slicing, device, ranks, rule, key, comm)
             .with_reduction(config.reduction)

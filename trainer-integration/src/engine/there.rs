@@ -9,7 +9,7 @@ use super::block::BlockState;
 use super::passes::digest;
 use super::scatter::Scatter;
 use super::walk::Gradient;
-use super::{BucketSum, Engine, GradientSums, Reducing, StepInProgress, Summed};
+use super::{BucketSum, Engine, GradientSums, Reducer, Reducing, StepInProgress, Summed};
 use crate::collective::nccl::{DeviceSums, Staged};
 use crate::collective::{Collective, CollectiveError};
 use crate::compress::Compression;
@@ -100,6 +100,16 @@ impl Tables {
     }
 }
 
+impl Reducer {
+    /// Whether devices add up as it says: gradients that are not compressed, and exact ones in 32 bits.
+    pub(super) fn is_for_devices(&self) -> bool {
+        match self.reduction {
+            Reduction::Exact => self.reduce_dtype == ReduceDtype::F32,
+            Reduction::Fast(compression) => compression == Compression::None,
+        }
+    }
+}
+
 impl There {
     pub(super) fn findings(&self) -> &Findings {
         &self.findings
@@ -119,11 +129,7 @@ impl Engine {
 
     /// Whether there is a device that adds up gradients as they are to be.
     fn sums_there(&self) -> bool {
-        self.compute.device != Device::flex()
-            && match self.reducer.reduction {
-                Reduction::Exact => self.reducer.reduce_dtype == ReduceDtype::F32,
-                Reduction::Fast(compression) => compression == Compression::None,
-            }
+        self.compute.device != Device::flex() && self.reducer.is_for_devices()
     }
 
     /// Nothing yet.

@@ -7,10 +7,9 @@ use super::persistence::Start;
 use super::{TrainError, Training};
 use crate::checkpoint::Settings;
 use crate::collective::CollectiveError;
-use crate::collective::nccl::{self, DeviceSums, NcclError, Staged, Transport};
-use crate::collective::sums::{Tuned, TunedBy, TuningTable, tune};
+use crate::collective::nccl::{self, DeviceSums, NcclError, Transport};
+use crate::collective::sums::{Tuned, TunedBy, tune};
 use crate::compress::Compression;
-use crate::device::DeviceName;
 use crate::dtype::ReduceDtype;
 use crate::record::Purpose;
 use crate::reduce::{AllReduce, Reduction};
@@ -57,37 +56,19 @@ impl Training<'_> {
         Ok(Some(tuned))
     }
 
-    /// The sum of gradients on the device, if there is one.
+    /// What adds up gradients from device to device, if they do not go through the host.
     pub(super) fn device_sums(
         &self,
         device: &burn::tensor::Device,
-        table: Option<&TuningTable>,
     ) -> Result<Option<Box<dyn DeviceSums>>, TrainError> {
-        let (name, device) = (self.config.device, device.clone());
-        let is_fast = match (self.config.reduction, self.config.reduce_dtype) {
-            (Reduction::Exact, ReduceDtype::F32) => false,
-            (Reduction::Fast(Compression::None), _) => true,
-            _ if self.config.transport == Transport::Host => return Ok(None),
-            _ => return Err(NcclError::Reduction.into()),
-        };
-        match self.config.transport {
-            Transport::Nccl { .. } if self.config.reduce_dtype != ReduceDtype::F32 => {
-                Err(NcclError::Reduction.into())
-            }
-            Transport::Nccl { timeout } => {
-                let joined =
-                    self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
-                Ok(Some(joined?))
-            }
-            // Each rank gets the slices that it keeps.
-            Transport::Host if self.config.slicing.zero != Zero::Nothing || self.comm.world() == 1 => {
-                Ok(None)
-            }
-            // One copy to the host for all virtual ranks, and not one for each.
-            Transport::Host if is_fast && name != DeviceName::Cpu => {
-                Ok(Some(Box::new(Staged { dtype: self.config.reduce_dtype, table: table.cloned() })))
-            }
-            Transport::Host => Ok(None),
+        let Transport::Nccl { timeout } = self.config.transport else { return Ok(None) };
+        let are_whole =
+            matches!(self.config.reduction, Reduction::Exact | Reduction::Fast(Compression::None));
+        if !are_whole || self.config.reduce_dtype != ReduceDtype::F32 {
+            return Err(NcclError::Reduction.into());
         }
+        let (name, device) = (self.config.device, device.clone());
+        let joined = self.comm.run(move |collective| nccl::join(collective, name, &device, timeout))?;
+        Ok(Some(joined?))
     }
 }
