@@ -125,11 +125,17 @@ def environment(slow=None, figures=None):
     return variables
 
 
+def to_one_processor():
+    """Binds this process and its children to one processor of those it may use."""
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
 def sample(program, benchmark, budget_ms, slow=None):
     """One repetition: a process of its own, as memory and addresses differ from one process to the next."""
     command = [program, benchmark.name, "--budget", str(budget_ms)]
+    bind = to_one_processor if benchmark.one_processor else None
     try:
-        done = subprocess.run(command, capture_output=True, text=True, env=environment(slow), timeout=LIMIT_S)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment(slow), timeout=LIMIT_S, preexec_fn=bind)
     except subprocess.TimeoutExpired as error:
         raise CannotRun(f"{benchmark.name} took more than {LIMIT_S} s") from error
     except OSError as error:
