@@ -1,0 +1,180 @@
+//! An operation of a chain: arguments as data, a rule for what it accepts, and the change of a sample.
+
+use std::fmt;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value as Json};
+
+use crate::draws::{Draws, Place};
+use crate::image::Region;
+use crate::ops::auto::{AugMix, AutoAugment, RandAugment, TrivialAugmentWide};
+use crate::ops::containers::{Compose, RandomApply, RandomChoice, RandomOrder};
+use crate::ops::crop::{CenterCrop, Pad, RandomCrop, RandomResizedCrop};
+use crate::ops::erase::RandomErasing;
+use crate::ops::flip::{RandomHorizontalFlip, RandomVerticalFlip};
+use crate::ops::numbers::{Identity, Normalize, ToDtype, ToImage, ToPureTensor};
+use crate::ops::random_color::{
+    ColorJitter, GaussianBlur, Grayscale, RGB, RandomAdjustSharpness, RandomAutocontrast,
+    RandomChannelPermutation, RandomEqualize, RandomGrayscale, RandomInvert, RandomPhotometricDistort,
+    RandomPosterize, RandomSolarize,
+};
+use crate::ops::random_geometry::{RandomAffine, RandomPerspective, RandomRotation};
+use crate::ops::resize::Resize;
+use crate::value::{Dtype, Kind, Value};
+
+/// A step of a chain.
+pub(crate) trait Operation {
+    /// The kind of the pictures that it makes of pictures of this kind; the text of an error ends the sentence that begins
+    /// with its name.
+    fn kind(&self, input: Kind) -> Result<Kind, String>;
+
+    /// Changes a picture of a kind that it accepts. The only errors are of pictures whose size is not known before.
+    fn apply(&self, value: Value, at: At) -> Result<Value, String>;
+
+    /// The part of a picture of this height and width that is all it needs of it, if it begins by cutting that out: then only that
+    /// is decoded.
+    fn region(&self, _size: [usize; 2], _at: At) -> Option<Region> {
+        None
+    }
+
+    /// Changes that part into the picture that [`apply`](Self::apply) would have made of the whole.
+    fn apply_to_region(&self, part: Value) -> Result<Value, String> {
+        Ok(part)
+    }
+
+    /// For how many operations it counts: itself, and those inside.
+    fn count(&self) -> u64 {
+        1
+    }
+}
+
+/// Where an operation is applied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct At {
+    pub(crate) place: Place,
+    /// The operation's number.
+    pub(crate) op: u64,
+}
+
+impl At {
+    /// The random numbers of the operation.
+    pub(crate) fn draws(self) -> Draws {
+        Draws::new(self.place, self.op)
+    }
+}
+
+/// The rule of an operation on bytes that changes neither size nor channels.
+pub(crate) fn bytes_only(input: Kind) -> Result<Kind, String> {
+    match input.dtype {
+        Dtype::Uint8 => Ok(input),
+        dtype => Err(format!("takes uint8 pictures, and gets {dtype}: move it before ToDtype")),
+    }
+}
+
+/// Nearest of some names to one that is not among them.
+pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let lower = name.to_lowercase();
+    names.into_iter().max_by(|one, other| {
+        let [one, other] = [one, other].map(|known| strsim::jaro_winkler(&lower, &known.to_lowercase()));
+        one.total_cmp(&other)
+    })
+}
+
+macro_rules! operations {
+    ($($name:ident),+ $(,)?) => {
+        /// An operation, with the name and arguments that it has in torchvision.transforms.v2.
+        ///
+        /// As JSON it is an object of its arguments with its name as `type`; left out are arguments with their default values.
+        #[derive(Clone, Debug, PartialEq, Serialize)]
+        #[serde(tag = "type")]
+        pub enum Op {
+            $(
+                #[doc = concat!("`torchvision.transforms.v2.", stringify!($name), "`.")]
+                $name($name),
+            )+
+        }
+
+        impl Op {
+            /// The names of all operations.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+            /// The name of an operation that is nearest to this one.
+            pub fn nearest(name: &str) -> &'static str {
+                nearest(name, Self::NAMES.iter().copied()).expect("there are operations")
+            }
+
+            /// Its name.
+            pub fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name(_) => stringify!($name),)+
+                }
+            }
+
+            fn of(name: &str, arguments: Map<String, Json>) -> Result<Self, String> {
+                match name {
+                    $(stringify!($name) => arguments_of(name, arguments).map(Self::$name),)+
+                    _ => Err(unknown(name)),
+                }
+            }
+
+            pub(crate) fn operation(&self) -> &dyn Operation {
+                match self {
+                    $(Self::$name(operation) => operation,)+
+                }
+            }
+        }
+
+        $(
+            impl From<$name> for Op {
+                fn from(operation: $name) -> Self {
+                    Self::$name(operation)
+                }
+            }
+        )+
+    };
+}
+
+operations! {
+    AugMix, AutoAugment, CenterCrop, ColorJitter, Compose, GaussianBlur, Grayscale, Identity, Normalize, Pad,
+    RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChannelPermutation, RandomChoice,
+    RandomCrop, RandomEqualize, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomOrder,
+    RandomPerspective, RandomPhotometricDistort, RandomPosterize, RandomResizedCrop, RandomRotation, RandomSolarize,
+    RandomVerticalFlip, Resize, RGB, ToDtype, ToImage, ToPureTensor, TrivialAugmentWide,
+}
+
+fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -> Result<T, String> {
+    serde_json::from_value(Json::Object(arguments)).map_err(|error| format!("{name}: {error}"))
+}
+
+fn unknown(name: &str) -> String {
+    format!(
+        "there is no operation {name}; the nearest is {}. There are: {}",
+        Op::nearest(name),
+        Op::NAMES.join(", ")
+    )
+}
+
+impl<'de> Deserialize<'de> for Op {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        use serde::de::Error;
+        let mut arguments = Map::deserialize(from)?;
+        match arguments.remove("type") {
+            Some(Json::String(name)) => Self::of(&name, arguments).map_err(D::Error::custom),
+            Some(other) => {
+                Err(D::Error::custom(format!("\"type\" is {other}, and has to be the name of an operation")))
+            }
+            None => Err(D::Error::custom("an operation has no \"type\": name the operation there")),
+        }
+    }
+}
+
+impl fmt::Display for Op {
+    /// As a call in Python.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let json = serde_json::to_value(self).map_err(|_| fmt::Error)?;
+        let arguments = json.as_object().into_iter().flatten().filter(|(name, _)| *name != "type");
+        let arguments: Vec<String> = arguments.map(|(name, value)| format!("{name}={value}")).collect();
+        write!(f, "{}({})", self.name(), arguments.join(", "))
+    }
+}

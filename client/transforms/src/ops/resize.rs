@@ -1,0 +1,198 @@
+//! Other sizes, as Pillow and torchvision with `antialias=True` compute them.
+
+use std::cell::RefCell;
+
+use fast_image_resize::images::{CroppedImage, Image as Target, ImageRef};
+use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
+use serde::{Deserialize, Serialize};
+
+use super::arguments::{LONGEST_SIDE, Size, bounded};
+use super::crop::crop;
+use crate::image::{Image, Region};
+use crate::op::{At, Operation, bytes_only};
+use crate::value::{Kind, Value};
+
+/// How pixels between pixels are found. All but the first two average over what becomes one pixel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Interpolation {
+    /// The pixel at `floor(i * scale)`, as torchvision and OpenCV have it.
+    Nearest,
+    /// The pixel at `floor((i + 0.5) * scale)`, as Pillow has it.
+    NearestExact,
+    /// A triangle of pixels.
+    #[default]
+    Bilinear,
+    /// Keys' cubic with a = -0.5.
+    Bicubic,
+    /// All pixels alike.
+    Box,
+    /// A Hamming window.
+    Hamming,
+    /// A sinc with three lobes.
+    Lanczos,
+}
+
+impl Interpolation {
+    fn filter(self) -> Option<FilterType> {
+        match self {
+            Self::Nearest | Self::NearestExact => None,
+            Self::Bilinear => Some(FilterType::Bilinear),
+            Self::Bicubic => Some(FilterType::CatmullRom),
+            Self::Box => Some(FilterType::Box),
+            Self::Hamming => Some(FilterType::Hamming),
+            Self::Lanczos => Some(FilterType::Lanczos3),
+        }
+    }
+
+    /// Which of `from` pixels becomes each of `to`.
+    fn nearest(self, from: usize, to: usize) -> Vec<usize> {
+        let scale = from as f32 / to as f32;
+        let shift = if self == Self::NearestExact { 0.5 } else { 0.0 };
+        (0..to).map(|at| (((at as f32 + shift) * scale) as usize).min(from - 1)).collect()
+    }
+}
+
+thread_local! {
+    /// Keeps its memory from one picture to the next.
+    static RESIZER: RefCell<Resizer> = RefCell::new(Resizer::new());
+}
+
+/// Resizes a region to this height and width. Pixels outside the region have no influence.
+///
+/// Numbers are rounded as Pillow-SIMD does: weights have 16 bits with sign, and sums are rounded once after each direction
+/// (across first, then down). So do torchvision's kernels for bytes.
+///
+/// # Errors
+/// For pictures with other than 1 or 3 channels.
+pub fn resize(
+    image: &Image<u8>,
+    region: Region,
+    [height, width]: [usize; 2],
+    interpolation: Interpolation,
+) -> Result<Image<u8>, String> {
+    let channels = image.channels();
+    if [region.height, region.width] == [height, width] {
+        return Ok(crop(image, region));
+    }
+    let Some(filter) = interpolation.filter() else {
+        return Ok(nearest(image, region, [height, width], interpolation));
+    };
+    let pixel = match channels {
+        1 => PixelType::U8,
+        3 => PixelType::U8x3,
+        _ => return Err(format!("resizes pictures of 1 or 3 channels, not of {channels}")),
+    };
+    let mut pixels = vec![0; height * width * channels];
+    resize_by(image, region, (&mut pixels, [height, width]), pixel, filter)
+        .map_err(|error| format!("resizes no such picture: {error}"))?;
+    Ok(Image::new([height, width, channels], pixels))
+}
+
+fn resize_by(
+    image: &Image<u8>,
+    region: Region,
+    (pixels, [height, width]): (&mut [u8], [usize; 2]),
+    pixel: PixelType,
+    filter: FilterType,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let source = ImageRef::new(image.width().try_into()?, image.height().try_into()?, image.pixels(), pixel)?;
+    let part = CroppedImage::new(
+        &source,
+        region.left.try_into()?,
+        region.top.try_into()?,
+        region.width.try_into()?,
+        region.height.try_into()?,
+    )?;
+    let mut target = Target::from_slice_u8(width.try_into()?, height.try_into()?, pixels, pixel)?;
+    let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).use_alpha(false);
+    RESIZER.with_borrow_mut(|resizer| resizer.resize(&part, &mut target, &options))?;
+    Ok(())
+}
+
+fn nearest(
+    image: &Image<u8>,
+    region: Region,
+    [height, width]: [usize; 2],
+    interpolation: Interpolation,
+) -> Image<u8> {
+    let channels = image.channels();
+    let columns = interpolation.nearest(region.width, width);
+    let mut pixels = Vec::with_capacity(height * width * channels);
+    for y in interpolation.nearest(region.height, height) {
+        let row = &image.row(region.top + y)[region.left * channels..];
+        for x in &columns {
+            pixels.extend_from_slice(&row[x * channels..][..channels]);
+        }
+    }
+    Image::new([height, width, channels], pixels)
+}
+
+/// Resizes pictures.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Resize {
+    /// Height and width; or one number for the shorter side, which keeps the ratio of the sides; or null, for pictures whose
+    /// longer side becomes `max_size`.
+    pub size: Option<Size>,
+    /// How pixels between pixels are found.
+    #[serde(default)]
+    pub interpolation: Interpolation,
+    /// The most that the longer side becomes, if `size` is one number or null.
+    #[serde(default)]
+    pub max_size: Option<usize>,
+}
+
+impl Resize {
+    /// The height and width that a picture of this height and width gets.
+    fn size_of(&self, own: [usize; 2]) -> Result<[usize; 2], String> {
+        let [short, long] = [own[0].min(own[1]), own[0].max(own[1])];
+        let [new_short, new_long] = match (&self.size, self.max_size) {
+            (Some(size), _) if size.as_slice().len() != 1 => return size.height_and_width(),
+            // As Python's int(): rounded towards zero.
+            (Some(size), most) => {
+                let [wanted, _] = size.height_and_width()?;
+                let longer = (wanted * long / short).max(1);
+                match most {
+                    Some(most) if longer > most => [(most * wanted / longer).max(1), most],
+                    _ => [wanted, longer],
+                }
+            }
+            (None, Some(most)) => [(most * short / long).max(1), most],
+            (None, None) => return Err("has neither size nor max_size: give one".into()),
+        };
+        bounded(if own[1] <= own[0] { [new_long, new_short] } else { [new_short, new_long] })
+    }
+}
+
+impl Operation for Resize {
+    fn kind(&self, input: Kind) -> Result<Kind, String> {
+        bytes_only(input)?;
+        let is_fixed = self.size.as_ref().is_some_and(|size| size.as_slice().len() != 1);
+        if is_fixed && self.max_size.is_some() {
+            return Err("has max_size beside a height and a width: leave one of them out".into());
+        }
+        if let Some(most) = self.max_size {
+            let least = self.size.as_ref().map_or(Ok([1, 1]), Size::height_and_width)?[0];
+            if !(least..=LONGEST_SIDE).contains(&most) || (self.size.is_some() && most == least) {
+                return Err(format!(
+                    "has a max_size of {most}: give one between the size of the shorter side and {LONGEST_SIDE}"
+                ));
+            }
+        }
+        let of_any = self.size_of(input.size.unwrap_or([1, 1]))?;
+        let size = if is_fixed { Some(of_any) } else { input.size.map(|_| of_any) };
+        Ok(Kind { size, ..input })
+    }
+
+    fn apply(&self, value: Value, _: At) -> Result<Value, String> {
+        let [height, width, _] = value.shape();
+        let size = self.size_of([height, width])?;
+        if size == [height, width] {
+            return Ok(value);
+        }
+        value.try_bytes(|image| {
+            resize(&image, Region { top: 0, left: 0, height, width }, size, self.interpolation)
+        })
+    }
+}

@@ -1,0 +1,335 @@
+//! A checked chain: from a sample's bytes to its numbers in a batch.
+
+use half::{bf16, f16};
+use thiserror::Error;
+
+use crate::chain::{Chain, ChainError, Layout};
+use crate::decode::{self, DecodeError};
+use crate::draws::Place;
+use crate::image::Image;
+use crate::op::{At, Op};
+use crate::ops::containers::count_of;
+use crate::value::{Dtype, Kind, Value};
+
+/// What a chain gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Input {
+    /// Files of images.
+    Encoded,
+    /// Bytes of pixels.
+    Pixels {
+        /// Height, width and channels of all pictures.
+        shape: [usize; 3],
+        /// The order of the bytes.
+        layout: Layout,
+    },
+}
+
+impl Input {
+    /// Of tensors of bytes with this shape: pictures are `[height, width, channels]` or `[channels, height, width]` with 1 or 3
+    /// channels, or `[height, width]`.
+    ///
+    /// # Errors
+    /// [`ChainError::Input`] for any other shape.
+    pub fn of_shape(shape: &[usize]) -> Result<Self, ChainError> {
+        let is_channels = |count: &usize| matches!(count, 1 | 3);
+        match *shape {
+            [height, width] => Ok(Self::Pixels { shape: [height, width, 1], layout: Layout::ChannelsLast }),
+            [height, width, channels] if is_channels(&channels) => {
+                Ok(Self::Pixels { shape: [height, width, channels], layout: Layout::ChannelsLast })
+            }
+            [channels, height, width] if is_channels(&channels) => {
+                Ok(Self::Pixels { shape: [height, width, channels], layout: Layout::ChannelsFirst })
+            }
+            _ => Err(ChainError::Input(format!("uint8 of {shape:?}"))),
+        }
+    }
+}
+
+/// A sample's picture cannot be changed.
+#[derive(Debug, Error)]
+pub enum SampleError {
+    /// It is no image that can be decoded.
+    #[error(transparent)]
+    Decode(#[from] DecodeError),
+    /// An operation does not accept it.
+    #[error("operation {index} of the transforms, {name}, {reason}")]
+    Op {
+        /// The operation's index.
+        index: usize,
+        /// Its name.
+        name: &'static str,
+        /// The end of the sentence that begins with its name.
+        reason: String,
+    },
+    /// There are not as many bytes of pixels as the shape has.
+    #[error("the sample has {0} bytes, and its pictures have {1}")]
+    Bytes(usize, usize),
+}
+
+/// A chain that fits its input.
+#[derive(Clone, Debug)]
+pub struct Transform {
+    chain: Chain,
+    input: Input,
+    output: Kind,
+    size: [usize; 2],
+    /// The numbers of the operations.
+    numbers: Vec<u64>,
+    /// The last operations, which change each byte by itself, as one table.
+    tail: Option<Tail>,
+}
+
+/// Operations from `first` on, as the float of each byte of each channel.
+#[derive(Clone, Debug)]
+struct Tail {
+    first: usize,
+    floats: Vec<[f32; 256]>,
+}
+
+/// A picture on its way, for those who look at each stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stage {
+    /// The operation as a call in Python; nothing for the decoded picture.
+    pub op: Option<String>,
+    /// The picture behind it.
+    pub value: Value,
+}
+
+impl Transform {
+    /// Checks a chain for pictures of this kind.
+    ///
+    /// # Errors
+    /// [`ChainError`] if an operation does not accept what it gets, or if batches would have pictures of several sizes.
+    pub fn new(chain: Chain, input: Input) -> Result<Self, ChainError> {
+        let mut kind = match input {
+            Input::Encoded => {
+                Kind { dtype: Dtype::Uint8, channels: chain.decode.mode.channels(), size: None }
+            }
+            Input::Pixels { shape: [height, width, channels], .. } => {
+                Kind { dtype: Dtype::Uint8, channels, size: Some([height, width]) }
+            }
+        };
+        let mut numbers = Vec::with_capacity(chain.transforms.len());
+        let mut kinds = vec![kind];
+        for (index, op) in chain.transforms.iter().enumerate() {
+            numbers.push(count_of(&chain.transforms[..index]));
+            let fits = op.operation().kind(kind);
+            kind = fits.map_err(|reason| ChainError::Op { index, name: op.name(), reason })?;
+            kinds.push(kind);
+        }
+        let size = kind.size.ok_or(ChainError::Sizes)?;
+        let tail = Tail::of(&chain.transforms, &kinds);
+        Ok(Self { chain, input, output: kind, size, numbers, tail })
+    }
+
+    /// The chain.
+    pub fn chain(&self) -> &Chain {
+        &self.chain
+    }
+
+    /// The type of the numbers of a batch.
+    pub fn dtype(&self) -> Dtype {
+        self.output.dtype
+    }
+
+    /// The shape of a picture in a batch.
+    pub fn shape(&self) -> [usize; 3] {
+        let [height, width] = self.size;
+        self.chain.layout.shape([height, width, self.output.channels])
+    }
+
+    /// Bytes of a picture in a batch.
+    pub fn bytes(&self) -> usize {
+        self.shape().iter().product::<usize>() * self.output.dtype.size()
+    }
+
+    /// Changes a sample's picture and writes its numbers, little-endian, into memory of [`bytes`](Self::bytes).
+    ///
+    /// # Errors
+    /// [`SampleError`] for a sample that cannot be decoded or changed; the memory has then any bytes.
+    ///
+    /// # Panics
+    /// If the memory has another size.
+    pub fn apply(&self, sample: &[u8], place: Place, out: &mut [u8]) -> Result<(), SampleError> {
+        assert_eq!(out.len(), self.bytes(), "the memory of a picture");
+        let place = self.keyed(place);
+        let (first, value) = self.first(sample, place)?;
+        let end = self.tail.as_ref().map_or(self.chain.transforms.len(), |tail| tail.first);
+        let value = (first..end).try_fold(value, |value, index| self.op(index, value, place))?;
+        match (&self.tail, value) {
+            (Some(tail), Value::Bytes(image)) => {
+                tail.write(&image, self.chain.layout, self.output.dtype, out)
+            }
+            (_, value) => write(value, self.chain.layout, self.output.dtype, out),
+        }
+        Ok(())
+    }
+
+    /// A sample's picture behind each operation, the decoded one first.
+    ///
+    /// # Errors
+    /// [`SampleError`] for a sample that cannot be decoded or changed.
+    pub fn stages(&self, sample: &[u8], place: Place) -> Result<Vec<Stage>, SampleError> {
+        let place = self.keyed(place);
+        let mut stages = vec![Stage { op: None, value: self.read(sample)? }];
+        for (index, op) in self.chain.transforms.iter().enumerate() {
+            let value = self.op(index, stages[index].value.clone(), place)?;
+            stages.push(Stage { op: Some(op.to_string()), value });
+        }
+        Ok(stages)
+    }
+
+    fn keyed(&self, place: Place) -> Place {
+        Place { seed: self.chain.seed.unwrap_or(place.seed), ..place }
+    }
+
+    fn op(&self, index: usize, value: Value, place: Place) -> Result<Value, SampleError> {
+        let op = &self.chain.transforms[index];
+        let done = op.operation().apply(value, At { place, op: self.numbers[index] });
+        done.map_err(|reason| SampleError::Op { index, name: op.name(), reason })
+    }
+
+    /// The picture behind the first operation if that cuts out of what is decoded, else the decoded one; and the index of the
+    /// operation that is next.
+    fn first(&self, sample: &[u8], place: Place) -> Result<(usize, Value), SampleError> {
+        if self.input == Input::Encoded
+            && let Some(op) = self.chain.transforms.first()
+            && let size = decode::header(sample)?.decoded_size(&self.chain.decode)
+            && let Some(region) = op.operation().region(size, At { place, op: 0 })
+        {
+            let part = decode::decode_region(sample, &self.chain.decode, region)?;
+            let done = op.operation().apply_to_region(Value::Bytes(part));
+            let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
+            return Ok((1, value));
+        }
+        Ok((0, self.read(sample)?))
+    }
+
+    fn read(&self, sample: &[u8]) -> Result<Value, SampleError> {
+        let Input::Pixels { shape, layout } = self.input else {
+            return Ok(Value::Bytes(decode::decode(sample, &self.chain.decode)?));
+        };
+        let len = shape.iter().product();
+        if sample.len() != len {
+            return Err(SampleError::Bytes(sample.len(), len));
+        }
+        let pixels = match layout {
+            Layout::ChannelsLast => sample.to_vec(),
+            Layout::ChannelsFirst => channels_last(sample, shape),
+        };
+        Ok(Value::Bytes(Image::new(shape, pixels)))
+    }
+}
+
+fn channels_last(planes: &[u8], [height, width, channels]: [usize; 3]) -> Vec<u8> {
+    let mut pixels = vec![0; planes.len()];
+    for (channel, plane) in planes.chunks_exact(height * width).enumerate() {
+        pixels.iter_mut().skip(channel).step_by(channels).zip(plane).for_each(|(to, from)| *to = *from);
+    }
+    pixels
+}
+
+/// Whether each number that an operation makes follows from the one that was there.
+fn is_by_number(op: &Op) -> bool {
+    matches!(op, Op::ToDtype(_) | Op::Normalize(_) | Op::ToImage(_) | Op::ToPureTensor(_) | Op::Identity(_))
+}
+
+impl Tail {
+    /// The last operations that change each number by itself, from bytes to floats; none if there are none.
+    fn of(ops: &[Op], kinds: &[Kind]) -> Option<Self> {
+        let count = ops.iter().rev().take_while(|op| is_by_number(op)).count();
+        let first = (ops.len() - count..ops.len()).find(|index| kinds[*index].dtype == Dtype::Uint8)?;
+        if kinds[ops.len()].dtype == Dtype::Uint8 {
+            return None;
+        }
+        let channels = kinds[first].channels;
+        let all_bytes = (0..=255).flat_map(|byte| std::iter::repeat_n(byte, channels)).collect();
+        let at = At { place: Place { seed: 0, epoch: 0, position: 0 }, op: 0 };
+        let value = Value::Bytes(Image::new([1, 256, channels], all_bytes));
+        let Ok(Value::Floats(image)) =
+            ops[first..].iter().try_fold(value, |value, op| op.operation().apply(value, at))
+        else {
+            return None;
+        };
+        let mut floats = vec![[0.0; 256]; channels];
+        for (byte, pixel) in image.pixels().chunks_exact(channels).enumerate() {
+            pixel.iter().zip(&mut floats).for_each(|(float, table)| table[byte] = *float);
+        }
+        Some(Self { first, floats })
+    }
+
+    fn write(&self, image: &Image<u8>, layout: Layout, dtype: Dtype, out: &mut [u8]) {
+        match dtype {
+            Dtype::Float32 => self.write_as(image, layout, out, f32::to_le_bytes),
+            Dtype::Float16 => self.write_as(image, layout, out, |float| f16::from_f32(float).to_le_bytes()),
+            Dtype::Bfloat16 => self.write_as(image, layout, out, |float| bf16::from_f32(float).to_le_bytes()),
+            Dtype::Uint8 => unreachable!("the last operations make floats"),
+        }
+    }
+
+    fn write_as<const N: usize>(
+        &self,
+        image: &Image<u8>,
+        layout: Layout,
+        out: &mut [u8],
+        bytes: fn(f32) -> [u8; N],
+    ) {
+        let (out, _) = out.as_chunks_mut::<N>();
+        let tables: Vec<[[u8; N]; 256]> = self.floats.iter().map(|floats| floats.map(bytes)).collect();
+        let channels = image.channels();
+        match layout {
+            Layout::ChannelsLast => {
+                for (to, from) in out.chunks_exact_mut(channels).zip(image.pixels().chunks_exact(channels)) {
+                    to.iter_mut()
+                        .zip(from)
+                        .zip(&tables)
+                        .for_each(|((to, from), table)| *to = table[usize::from(*from)]);
+                }
+            }
+            Layout::ChannelsFirst => {
+                let planes = out.chunks_exact_mut(image.height() * image.width());
+                for (channel, (plane, table)) in planes.zip(&tables).enumerate() {
+                    let from = image.pixels()[channel..].iter().step_by(channels);
+                    plane.iter_mut().zip(from).for_each(|(to, from)| *to = table[usize::from(*from)]);
+                }
+            }
+        }
+    }
+}
+
+/// Writes a picture's numbers in this order and type.
+fn write(value: Value, layout: Layout, dtype: Dtype, out: &mut [u8]) {
+    match (value, dtype) {
+        (Value::Bytes(image), _) => write_as(&image, layout, out, |byte| [byte]),
+        (Value::Floats(image), Dtype::Float16) => {
+            write_as(&image, layout, out, |float| f16::from_f32(float).to_le_bytes());
+        }
+        (Value::Floats(image), Dtype::Bfloat16) => {
+            write_as(&image, layout, out, |float| bf16::from_f32(float).to_le_bytes());
+        }
+        (Value::Floats(image), _) => write_as(&image, layout, out, f32::to_le_bytes),
+    }
+}
+
+fn write_as<T: Copy, const N: usize>(
+    image: &Image<T>,
+    layout: Layout,
+    out: &mut [u8],
+    bytes: fn(T) -> [u8; N],
+) {
+    let (out, _) = out.as_chunks_mut::<N>();
+    let channels = image.channels();
+    match layout {
+        Layout::ChannelsLast => out.iter_mut().zip(image.pixels()).for_each(|(to, from)| *to = bytes(*from)),
+        Layout::ChannelsFirst => {
+            for (channel, plane) in out.chunks_exact_mut(image.height() * image.width()).enumerate() {
+                let from = image.pixels()[channel..].iter().step_by(channels);
+                plane.iter_mut().zip(from).for_each(|(to, from)| *to = bytes(*from));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
