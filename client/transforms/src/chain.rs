@@ -1,4 +1,4 @@
-//! A chain of operations as data: what is written in a file, sent, compared and recorded.
+//! A chain of operations as data, to be written in a file, sent, compared and recorded.
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;

@@ -78,6 +78,20 @@ impl<T: Copy> Image<T> {
         &self.pixels[y * len..][..len]
     }
 
+    /// The pixels of a region.
+    ///
+    /// # Panics
+    /// If it is not inside the picture, or empty.
+    pub fn cut(&self, region: Region) -> Self {
+        let Region { top, left, height, width } = region;
+        let channels = self.channels;
+        let mut pixels = Vec::with_capacity(height * width * channels);
+        for y in top..top + height {
+            pixels.extend_from_slice(&self.row(y)[left * channels..(left + width) * channels]);
+        }
+        Self::new([height, width, channels], pixels)
+    }
+
     /// The channels of a pixel.
     ///
     /// # Panics

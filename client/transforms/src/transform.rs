@@ -7,8 +7,9 @@ use crate::chain::{Chain, ChainError, Layout};
 use crate::decode::{self, DecodeError};
 use crate::draws::Place;
 use crate::image::Image;
-use crate::op::{At, Op};
-use crate::ops::containers::count_of;
+use crate::op::Op;
+use crate::op::containers::count_of;
+use crate::operation::At;
 use crate::value::{Dtype, Kind, Value};
 
 /// What a chain gets.

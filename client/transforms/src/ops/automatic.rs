@@ -2,7 +2,7 @@
 
 use super::auto::{AugMix, AutoAugment, RandAugment, TrivialAugmentWide};
 use super::random_geometry::check_fill;
-use crate::op::{At, Operation, bytes_only};
+use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
 
 /// The most operations that one may apply, one after the other or beside each other.

@@ -6,22 +6,8 @@ use super::arguments::{Fill, LONGEST_SIDE, OneOrMany, Size, black, bounded, for_
 use super::resize::{Interpolation, resize};
 use crate::draws::Draws;
 use crate::image::{Image, Region};
-use crate::op::{At, Operation, bytes_only};
+use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value, each};
-
-/// Cuts a region out.
-///
-/// # Panics
-/// If it is not inside the picture, or empty.
-pub fn crop<T: Copy>(image: &Image<T>, region: Region) -> Image<T> {
-    let Region { top, left, height, width } = region;
-    let channels = image.channels();
-    let mut pixels = Vec::with_capacity(height * width * channels);
-    for y in top..top + height {
-        pixels.extend_from_slice(&image.row(y)[left * channels..(left + width) * channels]);
-    }
-    Image::new([height, width, channels], pixels)
-}
 
 /// From where the pixels of a margin come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,11 +121,7 @@ fn center_crop<T: Copy + Default>(mut image: Image<T>, [height, width]: [usize; 
     }
     let region =
         Region { top: middle(image.height(), height), left: middle(image.width(), width), height, width };
-    if region.height == image.height() && region.width == image.width() {
-        image
-    } else {
-        crop(&image, region)
-    }
+    if region.height == image.height() && region.width == image.width() { image } else { image.cut(region) }
 }
 
 /// Adds margins.
@@ -275,7 +257,7 @@ impl Operation for RandomCrop {
             return Ok(value);
         }
         let region = random_region([padded_height, padded_width], [height, width], &mut at.draws());
-        Ok(each!(value, image => crop(&image, region)))
+        Ok(each!(value, image => image.cut(region)))
     }
 
     fn region(&self, own: [usize; 2], at: At) -> Option<Region> {

@@ -6,7 +6,7 @@ use super::arguments::{OneOrMany, for_channels, half, ordered, probability, roun
 use super::distributions::normal;
 use crate::draws::Draws;
 use crate::image::{Image, Region};
-use crate::op::{At, Operation};
+use crate::operation::{At, Operation};
 use crate::value::{Dtype, Kind, Value};
 
 /// With which numbers a rectangle is overwritten.

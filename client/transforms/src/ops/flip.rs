@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{half, probability};
 use crate::image::Image;
-use crate::op::{At, Operation};
+use crate::operation::{At, Operation};
 use crate::value::{Kind, Value, each};
 
 /// Swaps left and right.

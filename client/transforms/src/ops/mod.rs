@@ -5,7 +5,6 @@ pub mod auto;
 mod automatic;
 pub mod blur;
 pub mod color;
-pub mod containers;
 pub mod crop;
 pub mod distributions;
 pub mod erase;

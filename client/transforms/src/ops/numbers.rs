@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arguments::{OneOrMany, for_channels};
 use crate::image::Image;
-use crate::op::{At, Operation};
+use crate::operation::{At, Operation};
 use crate::value::{Dtype, Kind, Value};
 
 macro_rules! unchanged {

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments::{OneOrMany, half, ordered, probability};
 use super::{blur, color};
 use crate::image::Image;
-use crate::op::{At, Operation, bytes_only};
+use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
 
 /// Operations that change some pictures, with a probability: their arguments, and the change.

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments::{OneOrMany, half, ordered, probability, round};
 use super::geometry::{Fill, Interpolation, affine, perspective, rotate};
 use crate::draws::Draws;
-use crate::op::{At, Operation, bytes_only};
+use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
 
 /// The least and the largest angle: a number is that of both directions.

@@ -1,15 +1,15 @@
 //! Other sizes, as Pillow and torchvision with `antialias=True` compute them.
 
 use std::cell::RefCell;
+use std::num::TryFromIntError;
 
-use fast_image_resize::images::{CroppedImage, Image as Target, ImageRef};
+use fast_image_resize::images::{CroppedImage, Image as Pixels, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use serde::{Deserialize, Serialize};
 
 use super::arguments::{LONGEST_SIDE, Size, bounded};
-use super::crop::crop;
 use crate::image::{Image, Region};
-use crate::op::{At, Operation, bytes_only};
+use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
 
 /// How pixels between pixels are found. All but the first two average over what becomes one pixel.
@@ -54,14 +54,14 @@ impl Interpolation {
 }
 
 thread_local! {
-    /// Keeps its memory from one picture to the next.
-    static RESIZER: RefCell<Resizer> = RefCell::new(Resizer::new());
+    /// Keep their memory from one picture to the next.
+    static SCRATCH: RefCell<(Resizer, Vec<u8>)> = RefCell::new((Resizer::new(), Vec::new()));
 }
 
 /// Resizes a region to this height and width. Pixels outside the region have no influence.
 ///
-/// Numbers are rounded as Pillow-SIMD does: weights have 16 bits with sign, and sums are rounded once after each direction
-/// (across first, then down). So do torchvision's kernels for bytes.
+/// Numbers are rounded as torchvision's kernels for bytes and Pillow-SIMD do: weights have 16 bits with sign, and sums are
+/// rounded after each direction, across first and then down.
 ///
 /// # Errors
 /// For pictures with other than 1 or 3 channels.
@@ -73,7 +73,7 @@ pub fn resize(
 ) -> Result<Image<u8>, String> {
     let channels = image.channels();
     if [region.height, region.width] == [height, width] {
-        return Ok(crop(image, region));
+        return Ok(image.cut(region));
     }
     let Some(filter) = interpolation.filter() else {
         return Ok(nearest(image, region, [height, width], interpolation));
@@ -84,30 +84,48 @@ pub fn resize(
         _ => return Err(format!("resizes pictures of 1 or 3 channels, not of {channels}")),
     };
     let mut pixels = vec![0; height * width * channels];
-    resize_by(image, region, (&mut pixels, [height, width]), pixel, filter)
+    let target = Target { pixels: &mut pixels, size: [height, width] };
+    resize_by(image, region, target, pixel, filter)
         .map_err(|error| format!("resizes no such picture: {error}"))?;
     Ok(Image::new([height, width, channels], pixels))
+}
+
+/// Memory for the pixels of a picture of this height and width.
+struct Target<'a> {
+    pixels: &'a mut [u8],
+    size: [usize; 2],
 }
 
 fn resize_by(
     image: &Image<u8>,
     region: Region,
-    (pixels, [height, width]): (&mut [u8], [usize; 2]),
+    target: Target<'_>,
     pixel: PixelType,
     filter: FilterType,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let source = ImageRef::new(image.width().try_into()?, image.height().try_into()?, image.pixels(), pixel)?;
-    let part = CroppedImage::new(
-        &source,
-        region.left.try_into()?,
-        region.top.try_into()?,
-        region.width.try_into()?,
-        region.height.try_into()?,
-    )?;
-    let mut target = Target::from_slice_u8(width.try_into()?, height.try_into()?, pixels, pixel)?;
     let options = ResizeOptions::new().resize_alg(ResizeAlg::Convolution(filter)).use_alpha(false);
-    RESIZER.with_borrow_mut(|resizer| resizer.resize(&part, &mut target, &options))?;
-    Ok(())
+    let [own_height, own_width] = small([image.height(), image.width()])?;
+    let ([top, left], [part_height, part_width]) =
+        (small([region.top, region.left])?, small([region.height, region.width])?);
+    let [height, width] = small(target.size)?;
+    let source = ImageRef::new(own_width, own_height, image.pixels(), pixel)?;
+    let part = CroppedImage::new(&source, left, top, part_width, part_height)?;
+    let mut down = Pixels::from_slice_u8(width, height, target.pixels, pixel)?;
+    let needed = region.height * target.size[1] * image.channels();
+    SCRATCH.with_borrow_mut(|(resizer, across)| {
+        // Both directions in one call would go down first, and round other numbers.
+        if across.len() < needed {
+            across.resize(needed, 0);
+        }
+        let mut between = Pixels::from_slice_u8(width, part_height, &mut across[..needed], pixel)?;
+        resizer.resize(&part, &mut between, &options)?;
+        resizer.resize(&between, &mut down, &options)?;
+        Ok(())
+    })
+}
+
+fn small([height, width]: [usize; 2]) -> Result<[u32; 2], TryFromIntError> {
+    Ok([height.try_into()?, width.try_into()?])
 }
 
 fn nearest(

@@ -59,6 +59,8 @@ proptest! {
         // Others beforehand make no difference.
         made(&transform, &noise(144, 1), Place { position: position + 1, ..place });
         prop_assert_eq!(&made(&transform.clone(), &sample, place), &picture);
+        let transform = self::transform(r#"[{"type": "ToDtype", "dtype": "float32"}, {"type": "RandomErasing", "p": 1, "value": "random"}]"#, SHAPE);
+        let picture = made(&transform, &sample, place);
         for other in [
             Place { seed: seed ^ 1, ..place }, Place { epoch: epoch + 1, ..place }, Place { position: position + 1, ..place },
         ] {

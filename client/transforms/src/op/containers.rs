@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arguments::{half, probability};
-use crate::op::{At, Op, Operation};
+use super::Op;
+use crate::operation::{At, Operation};
+use crate::ops::arguments::{half, probability};
 use crate::value::{Kind, Value};
 
 /// One after the other.
