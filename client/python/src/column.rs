@@ -111,6 +111,12 @@ impl Column {
         PyTuple::new(py, &self.tensor()?.shape)
     }
 
+    /// The type of its numbers, as PyTorch and NumPy name it.
+    #[getter]
+    fn dtype(&self) -> PyResult<String> {
+        Ok(self.tensor()?.number.name())
+    }
+
     /// The tensor of PyTorch's in whose memory the values lie, from its first byte on, if PyTorch has allocated it.
     #[getter]
     fn block(&self, py: Python<'_>) -> Option<Py<PyAny>> {

@@ -9,7 +9,7 @@ use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_IsValid, PyObject};
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
-use crate::tensor::Tensor;
+use crate::tensor::{BFLOAT, Tensor};
 
 /// `kDLCPU`, and the number of the device.
 pub(crate) const CPU: (i32, i32) = (1, 0);
@@ -59,6 +59,7 @@ pub(crate) fn capsule<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'
         b'i' => 0,
         b'u' => 1,
         b'f' => 2,
+        BFLOAT => 4,
         _ => 6, // a boolean
     };
     let shape: Box<[i64]> = tensor.shape.iter().map(|size| *size as i64).collect();

@@ -15,6 +15,7 @@ mod samples;
 mod shared;
 mod store;
 mod tensor;
+mod transforms;
 
 use pyo3::prelude::*;
 
@@ -40,4 +41,6 @@ mod native {
     use super::shared::SharedBlocks;
     #[pymodule_export]
     use super::store::Store;
+    #[pymodule_export]
+    use super::transforms::Chain;
 }

@@ -24,6 +24,7 @@ use crate::memory::TorchMemory;
 use crate::mixture::Mixture;
 use crate::shared::SharedBlocks;
 use crate::store::{Place, Store, parse};
+use crate::transforms::Chain;
 
 /// How long the interpreter is kept from checks for an interrupt.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -77,7 +78,7 @@ pub(crate) struct Step {
 impl Loader {
     #[new]
     #[pyo3(signature = (order, *, batch_size=None, global_batch_size=None, rank=0, world=1, virtual_ranks=None, last_batch="short", shuffle=true, limit=None, epoch=0, position=0, stride=1,
-                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, allocate=None, shared=None))]
+                        read_ahead=8, threads=2, audit=false, cache_dir=None, cache_limit=None, run=None, transforms=None, allocate=None, shared=None))]
     #[expect(clippy::too_many_arguments, reason = "each is a choice of the user's, given by name")]
     fn new(
         py: Python<'_>,
@@ -99,6 +100,7 @@ impl Loader {
         cache_dir: Option<PathBuf>,
         cache_limit: Option<&str>,
         run: Option<&str>,
+        transforms: Option<Py<Chain>>,
         allocate: Option<Py<PyAny>>,
         shared: Option<Py<SharedBlocks>>,
     ) -> PyResult<Self> {
@@ -126,6 +128,7 @@ impl Loader {
         config.audit = audit;
         config.shuffle = shuffle;
         config.limit = limit;
+        config.transforms = transforms.map(|chain| chain.get().inner.clone());
         config.cache = cache(cache_dir, cache_limit)?;
         let memory = allocate.map(TorchMemory::new);
         let opened = open(
@@ -217,6 +220,8 @@ impl Loader {
         told.set_item("network_s", stats.network_s)?;
         told.set_item("disk_s", stats.disk_s)?;
         told.set_item("decode_s", stats.decode_s)?;
+        told.set_item("transform_s", stats.transform_s)?;
+        told.set_item("replaced", stats.replaced)?;
         Ok(told)
     }
 }
@@ -324,6 +329,12 @@ impl Step {
     /// Of a mixture the number of each of its samples' source; else nothing.
     fn sources_of(&self, index: usize) -> PyResult<Vec<u32>> {
         Ok(self.at(index)?.sources.iter().map(|source| source.0).collect())
+    }
+
+    /// The pictures of a micro-batch that are zeros since they could not be decoded or changed: epoch, position and reason.
+    fn replaced(&self, index: usize) -> PyResult<Vec<(u32, u64, String)>> {
+        let replaced = self.at(index)?.replaced.iter();
+        Ok(replaced.map(|one| (one.epoch, one.position, one.reason.clone())).collect())
     }
 
     /// The columns of a micro-batch.

@@ -6,13 +6,15 @@ use arrow::datatypes::FieldRef;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use shardd_client::fork::Own;
-use shardd_client::loader;
+use shardd_client::loader::{self, Transformed};
 use shardfmt::VersionId;
+use shardfmt::row::Fresh;
 
 use crate::column::Column;
 use crate::errors;
 use crate::loader::cache;
 use crate::store::{Place, Store, parse};
+use crate::transforms::Chain;
 
 /// The samples of one version, or of several one after the other, by their numbers.
 #[pyclass(frozen, module = "shardd._native")]
@@ -42,11 +44,25 @@ impl Samples {
         Ok(Self { inner: Own::new(opened.map_err(|error| errors::load(&error))?) })
     }
 
-    /// The columns of the samples of these numbers, in this order.
-    fn take(&self, py: Python<'_>, numbers: Vec<u64>) -> PyResult<Vec<Column>> {
+    /// The columns of the samples of these numbers, in this order; their pictures transformed as at the positions of these numbers in
+    /// epoch 0.
+    #[pyo3(signature = (numbers, transforms=None))]
+    fn take(
+        &self,
+        py: Python<'_>,
+        numbers: Vec<u64>,
+        transforms: Option<Py<Chain>>,
+    ) -> PyResult<Vec<Column>> {
         let forked = || PyRuntimeError::new_err("the samples were opened before this process was forked");
         let inner = self.inner.get().ok_or_else(forked)?;
-        let taken = py.detach(|| inner.take(&numbers));
+        let taken = py.detach(|| {
+            let batch = inner.take(&numbers)?;
+            let Some(chain) = &transforms else { return Ok(batch) };
+            let places: Vec<(u32, u64)> = numbers.iter().map(|number| (0, *number)).collect();
+            Transformed::new(&chain.get().inner, &batch.schema(), 0)?
+                .apply(&batch, &places, &Fresh)
+                .map(|(batch, _)| batch)
+        });
         let batch = taken.map_err(|error| errors::load(&error))?;
         let schema = batch.schema();
         let column = |(field, array): (&FieldRef, _)| Column::new(field, array);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::buffer::Buffer;
 use arrow::datatypes::{DataType, FieldRef};
+use shardd_client::loader::BFLOAT16;
 
 /// Numbers one after the other.
 pub(crate) struct Tensor {
@@ -17,10 +18,13 @@ pub(crate) struct Tensor {
 /// A type of numbers, as NumPy and DLPack name it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Number {
-    /// `b`, `i`, `u` or `f`.
+    /// `b`, `i`, `u` or `f`; [`BFLOAT`] for floats of 16 bits with 8 bits of exponent.
     pub(crate) kind: u8,
     pub(crate) bytes: usize,
 }
+
+/// The kind of numbers for which NumPy has no type.
+pub(crate) const BFLOAT: u8 = b'B';
 
 impl Number {
     pub(crate) fn of(data_type: &DataType) -> Option<Self> {
@@ -53,14 +57,16 @@ impl Number {
             b'b' => "bool".to_owned(),
             b'i' => format!("int{bits}"),
             b'u' => format!("uint{bits}"),
+            BFLOAT => format!("bfloat{bits}"),
             _ => format!("float{bits}"),
         }
     }
 
-    /// As NumPy writes it.
+    /// As NumPy writes it, which has the bits of bfloat16 as `uint16`.
     pub(crate) fn text(self) -> String {
         let order = if self.bytes == 1 { '|' } else { '<' };
-        format!("{order}{}{}", char::from(self.kind), self.bytes)
+        let kind = if self.kind == BFLOAT { b'u' } else { self.kind };
+        format!("{order}{}{}", char::from(kind), self.bytes)
     }
 }
 
@@ -97,7 +103,10 @@ impl Tensor {
                 (plain(&values, shape.iter().product()), Number { kind: b'u', bytes: 1 })
             }
             data_type => {
-                let number = Number::of(data_type)?;
+                let mut number = Number::of(data_type)?;
+                if field.metadata().get(BFLOAT16[0]).is_some_and(|dtype| dtype == BFLOAT16[1]) {
+                    number.kind = BFLOAT;
+                }
                 (plain(&values, shape.iter().product::<usize>() * number.bytes), number)
             }
         };

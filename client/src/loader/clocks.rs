@@ -10,6 +10,7 @@ pub(crate) struct Clocks {
     disk: AtomicU64,
     gathering: AtomicU64,
     late_reading: AtomicU64,
+    transforming: AtomicU64,
 }
 
 /// The uses of time.
@@ -23,6 +24,8 @@ pub(crate) enum On {
     Gathering,
     /// The part of this that was spent on reading rows.
     LateReading,
+    /// The part that was spent on transforms of pictures.
+    Transforming,
 }
 
 impl Clocks {
@@ -32,6 +35,7 @@ impl Clocks {
             On::Disk => &self.disk,
             On::Gathering => &self.gathering,
             On::LateReading => &self.late_reading,
+            On::Transforming => &self.transforming,
         }
     }
 

@@ -6,6 +6,7 @@ use shardd_api::protocol::RunId;
 use shardd_plan::{PlanDocument, Take};
 use shardd_store::catalog::StorePlace;
 use shardd_store::http::Credentials;
+use shardd_transforms::Chain;
 use shardfmt::{ByteSize, PlanId};
 
 use super::order::{Cursor, OrderId};
@@ -165,7 +166,7 @@ pub struct MixedSource {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LoaderConfig {
     /// The order that is read.
     pub follow: Follow,
@@ -202,6 +203,8 @@ pub struct LoaderConfig {
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,
+    /// The transforms of pictures, with the seed of the (first) plan unless they have one.
+    pub transforms: Option<Chain>,
     /// How many steps are prepared ahead of the user, at least 1.
     pub read_ahead: usize,
     /// How many threads gather them, at least 1.
@@ -299,6 +302,7 @@ impl LoaderConfig {
             map_files: true,
             stride: 1,
             audit: false,
+            transforms: None,
             read_ahead: 8,
             threads: 2,
             cache: CacheChoice::default(),

@@ -8,6 +8,7 @@ use shardd_plan::{MixtureError, PlanError};
 use shardd_store::catalog::CatalogError;
 use shardd_store::http::HttpError;
 use shardd_store::origin::OriginError;
+use shardd_transforms::{ChainError, SampleError};
 
 use crate::shared_cache::SharedCacheError;
 
@@ -74,6 +75,18 @@ pub enum LoadError {
     /// The numbers make no sense together.
     #[error("{0}")]
     Config(String),
+    /// Transforms that are no chain, or that do not fit the pictures.
+    #[error(transparent)]
+    Transforms(Box<ChainError>),
+    /// A picture that cannot be decoded or changed.
+    #[error(
+        "column {column:?} of the sample at position {position} of epoch {epoch}: {source}; repair or leave out the sample, or \
+        set on_error to \"zero\" in the transforms"
+    )]
+    Picture { column: String, epoch: u32, position: u64, source: Box<PictureError> },
+    /// Out of memory for a batch.
+    #[error("there is no memory for a batch of transformed pictures")]
+    Memory { source: std::io::Error },
     /// A cursor of another order.
     #[error(
         "the cursor is of {cursor}, and the loader follows {followed}: follow that of the cursor, or begin anywhere without it"
@@ -127,14 +140,25 @@ impl From<&LoadError> for Kind {
             | LoadError::Mixture(_)
             | LoadError::Columns(_)
             | LoadError::Config(_)
+            | LoadError::Transforms(_)
             | LoadError::OtherOrder { .. } => Self::Invalid,
-            LoadError::Shard(_) | LoadError::Row(_) | LoadError::NotGenuine { .. } => Self::Corrupt,
+            LoadError::Shard(_)
+            | LoadError::Row(_)
+            | LoadError::Picture { .. }
+            | LoadError::NotGenuine { .. } => Self::Corrupt,
             LoadError::Http(_)
             | LoadError::NoServers
             | LoadError::Cache(_)
             | LoadError::Threads { .. }
+            | LoadError::Memory { .. }
             | LoadError::Stopped => Self::Unavailable,
         }
+    }
+}
+
+impl From<ChainError> for LoadError {
+    fn from(error: ChainError) -> Self {
+        Self::Transforms(Box::new(error))
     }
 }
 
@@ -154,4 +178,15 @@ pub struct OtherColumns {
     pub(super) other: String,
     pub(super) first: String,
     pub(super) difference: String,
+}
+
+/// A picture could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum PictureError {
+    /// The sample is not changed by the transforms.
+    #[error(transparent)]
+    Sample(SampleError),
+    /// The column has no value there.
+    #[error("the sample has no picture")]
+    Missing,
 }

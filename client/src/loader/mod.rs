@@ -30,6 +30,7 @@ mod sources;
 mod span;
 mod steps;
 mod tables;
+mod transformed;
 mod whom;
 mod workers;
 
@@ -62,7 +63,7 @@ pub use config::{CacheChoice, Follow, LoaderConfig, LoaderSource, MixedSource, P
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
 use embedded::{ShardFiles, Shards, ahead_of_gathering, for_rows, room};
-pub use error::{GrainsError, LoadError, OtherColumns};
+pub use error::{GrainsError, LoadError, OtherColumns, PictureError};
 use nodes::{NodeRows, Nodes};
 use order::Order;
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
@@ -74,6 +75,7 @@ use sources::Opened;
 pub use sources::Source;
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
+pub use transformed::{BFLOAT16, Replaced, TRANSFORMS, Transformed};
 use workers::Ahead;
 
 /// One step's share of this rank.
@@ -127,6 +129,11 @@ impl Step {
             all.iter_mut().zip(delivered).for_each(|(all, more)| *all += *more);
         }
         all
+    }
+
+    /// The pictures that are zeros since they could not be decoded or changed.
+    pub fn replaced(&self) -> impl Iterator<Item = &Replaced> {
+        self.micro_batches.iter().flat_map(|micro_batch| &micro_batch.replaced)
     }
 
     /// The first of its stretches, which in most steps is the only one.
@@ -202,6 +209,8 @@ pub struct MicroBatch {
     pub ends: Vec<usize>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
     pub batch: RecordBatch,
+    /// The pictures in it that are zeros since they could not be decoded or changed, if the transforms wish that.
+    pub replaced: Vec<Replaced>,
 }
 
 /// The reads of a rank in an epoch.
@@ -276,6 +285,12 @@ pub struct LoaderStats {
     pub disk_s: f64,
     /// Time that was spent on gathering and decoding, in seconds: the mean of the threads that do so.
     pub decode_s: f64,
+    /// Time that was spent on transforms of pictures, in seconds: the mean of the same threads.
+    #[serde(default)]
+    pub transform_s: f64,
+    /// Samples whose pictures could not be decoded or changed and are zeros, as the transforms wish.
+    #[serde(default)]
+    pub replaced: u64,
 }
 
 /// Reads a rank's share of a run.
@@ -352,6 +367,10 @@ impl Loader {
             let (cursor, followed) = (cursor.to_string(), order.id().to_string());
             return Err(LoadError::OtherOrder { cursor, followed });
         }
+        let transformed = match &config.transforms {
+            Some(chain) => Some(Arc::new(Transformed::new(chain, &schema, sources[0].plan.document().seed)?)),
+            None => None,
+        };
         let schema = Arc::new(schema);
         let default = || order.default_virtual_ranks(config.batch, config.world);
         let virtual_ranks = config.virtual_ranks.unwrap_or_else(default);
@@ -421,7 +440,8 @@ impl Loader {
         };
         let cache_dir = Some(config.cache.place());
         let prefetch =
-            Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, cache_dir, rows, memory)?;
+            Prefetch::new(share, order.clone(), Arc::clone(&schema), steps, cache_dir, rows, memory)?
+                .transformed(transformed.clone());
         let ahead = Ahead::start(prefetch, config.read_ahead, config.threads, Arc::clone(&clocks), stop)?;
         let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
         let delivered_before = audit_so_far(&config, &own);
@@ -429,7 +449,7 @@ impl Loader {
         let mut loader = Self {
             sources,
             order,
-            schema,
+            schema: transformed.as_ref().map_or(schema, |transformed| Arc::clone(transformed.schema())),
             virtual_ranks,
             steps,
             ahead: Some(ahead),
@@ -495,6 +515,10 @@ impl Loader {
         self.stats.steps += 1;
         self.stats.surplus += step.surplus;
         self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
+        for Replaced { epoch, position, reason, .. } in step.replaced() {
+            self.stats.replaced += 1;
+            warn!(epoch, position, reason, "a picture is replaced by zeros");
+        }
         self.note(&step);
         Ok(Next::Step(step))
     }
@@ -513,10 +537,12 @@ impl Loader {
     pub fn stats(&self) -> LoaderStats {
         let spent = |on| self.clocks.spent(on).as_secs_f64();
         let (late, threads) = (spent(On::LateReading), self.config.threads as f64);
+        let transforming = spent(On::Transforming);
         LoaderStats {
             network_s: spent(On::Network),
             disk_s: spent(On::Disk) + late / threads,
-            decode_s: (spent(On::Gathering) - late).max(0.0) / threads,
+            decode_s: (spent(On::Gathering) - late - transforming).max(0.0) / threads,
+            transform_s: transforming / threads,
             ..self.stats
         }
     }

@@ -12,13 +12,14 @@ use bytes::Bytes;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
-use super::clocks::Clocks;
+use super::clocks::{Clocks, On};
 use super::delivered::Delivered;
 use super::late::Late;
 use super::order::{Cursor, Order, OrderId, SourceRead};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Spans, StepSpan};
+use super::transformed::Transformed;
 use super::{LoadError, MicroBatch, Step, Steps};
 
 /// Whose share is read, from where to where, and how far ahead.
@@ -57,6 +58,7 @@ struct Builder {
     memory: Box<dyn Memory + Send + Sync>,
     ahead_bytes: u64,
     audit: bool,
+    transformed: Option<Arc<Transformed>>,
 }
 
 /// A step whose rows lie ready, or in open files: all that remains is to gather them, on any thread.
@@ -97,9 +99,16 @@ impl Prefetch {
             memory,
             ahead_bytes,
             audit,
+            transformed: None,
         };
         let builder = Arc::new(builder);
         Ok(Self { shares, rows, start, given: start, end_epoch, stride, window, builder })
+    }
+
+    /// Changes the pictures of each batch.
+    pub(crate) fn transformed(mut self, transformed: Option<Arc<Transformed>>) -> Self {
+        Arc::get_mut(&mut self.builder).expect("no task was given yet").transformed = transformed;
+        self
     }
 
     /// Gives tasks until all epochs are read or no thread takes them any more (`false`); an error is the last
@@ -384,7 +393,16 @@ impl Task {
                 piece += ends[piece..].iter().take_while(|end| **end <= number).count();
                 delivered[piece][index].digest_sum += DigestSum::from(digest);
             }
-            micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch });
+            let (batch, replaced) = match &builder.transformed {
+                Some(transformed) => {
+                    let piece = |row| ends.iter().take_while(|end| **end <= row).count();
+                    let place = |(row, position): (usize, &u64)| (span.parts[piece(row)].epoch, *position);
+                    let places: Vec<(u32, u64)> = positions.iter().enumerate().map(place).collect();
+                    clocks.time(On::Transforming, || transformed.apply(&batch, &places, &*builder.memory))?
+                }
+                None => (batch, Vec::new()),
+            };
+            micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch, replaced });
         }
         let StepSpan { epoch, step, parts, next } = span;
         Ok(Step {

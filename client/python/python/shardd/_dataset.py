@@ -237,6 +237,9 @@ class StreamingDataset:
     def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
         """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. With
         several streams, the numbers of one follow those of the stream before."""
+        return self._take(index, None)
+
+    def _take(self, index: int | slice | Sequence[int], transforms: _native.Chain | None) -> dict[str, Any]:
         is_one, numbers = self._numbers(index)
         if self._samples_by_number is None or not self._samples_by_number.is_own():
             local, cache_limit = self._cache
@@ -247,7 +250,7 @@ class StreamingDataset:
             if not 0 <= at < self._stored:
                 of = "the version has" if self._mixture is None else "the streams together have"
                 raise IndexError(f"there is no sample {number}; {of} {self._stored}")
-        batch = self._reader()(self._samples_by_number.take(found))
+        batch = self._reader()(self._samples_by_number.take(found, transforms))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
 
     def _numbers(self, index: Any) -> tuple[bool, Sequence[int]]:

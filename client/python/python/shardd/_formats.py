@@ -43,15 +43,10 @@ def _torch() -> Callable[[_native.Column], Any]:
         if (block := column.block) is None:
             return torch.from_dlpack(column)
         # A view of PyTorch's own tensor: so it knows when the memory may be used again.
-        dtype, shape = getattr(torch, _TORCH_TYPES[column.__array_interface__["typestr"]]), column.shape
+        dtype, shape = getattr(torch, column.dtype), column.shape
         return block[: math.prod(shape) * dtype.itemsize].view(dtype).view(shape)
 
     return convert
-
-
-_TORCH_TYPES = {"|b1": "bool", "|u1": "uint8", "|i1": "int8"} | {
-    f"<{kind}{bits // 8}": f"{name}{bits}" for kind, name in (("i", "int"), ("u", "uint"), ("f", "float")) for bits in (16, 32, 64)
-}
 
 
 def _numpy() -> Callable[[_native.Column], Any]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from time import perf_counter
 from typing import Any
 
 from . import _device, _formats, _native, _stats, _transform
+from .transforms import Compose
 from ._dataset import StreamingDataset
 from ._ranks import Ranks, Taken, refuse_unequal, refuse_unequal_resumed
 from ._state import State, StateMismatch
@@ -36,6 +37,15 @@ _FOREIGN = {
 _NOWHERE = (-1, 0)
 
 
+def _split(transform: Any) -> tuple[Compose | None, Callable[[dict[str, Any]], Any] | None]:
+    """What threads do to pictures, and what Python does to samples after that."""
+    steps = list(transform) if isinstance(transform, Sequence) else [transform]
+    chain = steps.pop(0) if steps and isinstance(steps[0], Compose) else None
+    if len(steps) > 1 or any(isinstance(step, Compose) for step in steps):
+        raise TypeError("transform is a Compose, a function, or a list of a Compose and a function: call several functions in one")
+    return chain, steps[0] if steps else None
+
+
 class DataLoader:
     """Yields the micro-batches of a rank as dicts of tensors, in the order of the dataset's plan.
 
@@ -54,7 +64,8 @@ class DataLoader:
 
     ``num_workers`` is the number of threads that gather batches, outside the interpreter's lock. ``transform`` receives single
     samples, and ``collate_fn`` the samples of a micro-batch. ``transform_processes`` is the number of processes that call them;
-    with 0, this process does. For each micro-batch, ``random``, ``numpy.random`` and the CPU generator of PyTorch are seeded: by
+    with 0, this process does. If ``transform`` is a :class:`shardd.transforms.Compose`, or a list of one and a function, the
+    ``Compose`` changes the pictures in the threads, and the function receives samples with changed pictures. For each micro-batch, ``random``, ``numpy.random`` and the CPU generator of PyTorch are seeded: by
     ``torch.initial_seed()`` and the position, not by the process.
 
     ``pin_memory`` gathers batches into pinned memory that PyTorch allocates; see :func:`shardd.to_device`.
@@ -81,7 +92,7 @@ class DataLoader:
         drop_last: bool = False,
         last_batch: str | None = None,
         collate_fn: Callable[[list[dict[str, Any]]], Any] | None = None,
-        transform: Callable[[dict[str, Any]], Any] | None = None,
+        transform: Compose | Callable[[dict[str, Any]], Any] | Sequence[Any] | None = None,
         transform_processes: int = 0,
         pin_memory: bool = False,
         virtual_ranks: int | None = None,
@@ -121,7 +132,7 @@ class DataLoader:
         # What pins, once it was looked for.
         self._pinned: list[_device.Pinned | None] = []
         self.collate_fn = collate_fn
-        self.transform = transform
+        self._chain, self.transform = _split(transform)
         self.transform_processes = transform_processes
         self._processes: _transform.Processes | None = None
         self._batch_size = batch_size
@@ -405,13 +416,15 @@ class DataLoader:
             # nothing is not a number. One sample, of weight 0, takes the place.
             batch = self._last
             if batch is None:
-                batch = here(self.dataset[:1], micro)
+                batch = here(self.dataset._take(slice(1), self._chain and self._chain.native), micro)
             return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
 
         def pin(batch: Any) -> Any:
             return batch if pinned is None else _device.apply(pinned.pin, batch)
 
         def batch_of(step: _native.Step, index: int) -> Any:
+            for epoch, position, reason in step.replaced(index):
+                warnings.warn(f"the picture at position {position} of epoch {epoch} is replaced by zeros: {reason}", stacklevel=2)
             return read(step.columns(index)) if step.micro_batch(index)[1] else None
 
         every = self._read(epoch, position)
@@ -514,6 +527,7 @@ class DataLoader:
                 stride=self._turn[1],
                 threads=self._threads,
                 read_ahead=self._ahead,
+                transforms=self._chain.native if self._chain is not None else None,
                 allocate=pinned.allocate if pinned is not None and not self._has_work() else None,
                 shared=self._memory,
             )

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._dataset import StreamingDataset
 
 # What the threads of a loader count.
-COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s")
+COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s", "transform_s", "replaced")
 
 ADVICE = {
     "network": "The loop waits for the store or the nodes. Keep shards on this machine (local, cache_limit), read further ahead "
@@ -20,6 +20,7 @@ ADVICE = {
     "disk": "The loop waits for files of this machine. Use a faster disk, or more memory. For small rows that exceed the memory, order them "
     "in blocks (grain_rows, block_slots). If the disk is slow only now and then, read further ahead (prefetch_factor).",
     "decode": "The loop waits for threads that gather batches. Use more threads (num_workers).",
+    "transform": "The loop waits for threads that transform pictures. Use more threads (num_workers), smaller pictures, or fewer operations.",
     "python": "The loop waits for transform and collate_fn. Use processes (transform_processes), or do the work once, at ingest.",
     "processes": "The loop waits for transform and collate_fn. Use more processes (transform_processes), or do the work once, at ingest.",
     "nothing": "Batches are ready in time. Your own code takes the time.",
@@ -69,9 +70,9 @@ def waits_for(counts: Mapping[str, float]) -> str:
         return "nothing"
     if python > waited:
         return "python"
-    network, disk, decode = counts["network_s"], counts["disk_s"], counts["decode_s"]
-    if decode > network + disk:
-        return "decode"
+    network, disk, decode, transform = counts["network_s"], counts["disk_s"], counts["decode_s"], counts["transform_s"]
+    if decode + transform > network + disk:
+        return "decode" if decode > transform else "transform"
     return "network" if network > disk else "disk"
 
 

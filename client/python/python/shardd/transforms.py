@@ -1,0 +1,515 @@
+"""Transforms of pictures with the names and arguments of ``torchvision.transforms.v2``, computed by the loader's threads.
+
+.. code-block:: python
+
+    from shardd import transforms as T
+
+    augment = T.Compose([
+        T.RandomResizedCrop(224),
+        T.RandomHorizontalFlip(),
+        T.ToDtype("float32", scale=True),
+        T.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225]),
+    ])
+    loader = shardd.DataLoader(dataset, batch_size=256, transform=augment)
+
+Each random number is a pure function of a seed, the epoch, the position of the sample in the epoch's order, and the operation.
+So a sample has the same pixels for any number of threads, processes, ranks and restarts. You can compute a number yourself::
+
+    generator = numpy.random.Generator(numpy.random.Philox(key=[seed, 0], counter=[0, operation, position, epoch]))
+
+``seed`` is that of the plan unless the ``Compose`` has one. ``operation`` counts the operations from 0; those inside of others
+follow these.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from . import _native
+
+_Numbers = float | Sequence[float]
+_Size = int | Sequence[int]
+
+
+def _plain(name: str, value: Any) -> Any:
+    """An argument as JSON."""
+    if isinstance(value, Transform):
+        return value.document()
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        raise TypeError(f"{name} differs by type of input, which these transforms do not know: pass one value")
+    if name == "dtype":
+        return str(value).removeprefix("torch.").removeprefix("<class 'numpy.").removesuffix("'>")
+    if name == "interpolation":
+        return getattr(value, "value", value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    return [_plain(name, item) for item in value]
+
+
+class Transform:
+    """An operation."""
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON."""
+        arguments = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
+        if "antialias" in arguments and arguments.pop("antialias") is False:
+            raise ValueError(f"{type(self).__name__} always averages over the pixels that become one: leave antialias=False out")
+        return {"type": type(self).__name__} | {name: _plain(name, value) for name, value in arguments.items()}
+
+
+@dataclass(frozen=True)
+class Resize(Transform):
+    """Resizes: ``size`` is height and width, or one number for the shorter side."""
+
+    size: _Size | None
+    interpolation: Any = "bilinear"
+    max_size: int | None = None
+    antialias: bool | None = True
+
+
+@dataclass(frozen=True)
+class CenterCrop(Transform):
+    """Cuts a rectangle out of the middle. A picture that is too small gets black margins first."""
+
+    size: _Size
+
+
+@dataclass(frozen=True)
+class RandomCrop(Transform):
+    """Cuts a rectangle out at a random place."""
+
+    size: _Size
+    padding: _Size | None = None
+    pad_if_needed: bool = False
+    fill: _Numbers = 0
+    padding_mode: str = "constant"
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Transform):
+    """Cuts a rectangle of random place, size and ratio out, and resizes it."""
+
+    size: _Size
+    scale: Sequence[float] = (0.08, 1.0)
+    ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
+    interpolation: Any = "bilinear"
+    antialias: bool | None = True
+
+
+@dataclass(frozen=True)
+class Pad(Transform):
+    """Adds margins."""
+
+    padding: _Size
+    fill: _Numbers = 0
+    padding_mode: str = "constant"
+
+
+@dataclass(frozen=True)
+class RandomHorizontalFlip(Transform):
+    """Swaps left and right of some pictures."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomVerticalFlip(Transform):
+    """Swaps above and below in some pictures."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomRotation(Transform):
+    """Rotates by a random angle, in degrees."""
+
+    degrees: _Numbers
+    interpolation: Any = "nearest"
+    expand: bool = False
+    center: Sequence[float] | None = None
+    fill: _Numbers = 0
+
+
+@dataclass(frozen=True)
+class RandomAffine(Transform):
+    """Rotates, moves, scales and shears."""
+
+    degrees: _Numbers
+    translate: Sequence[float] | None = None
+    scale: Sequence[float] | None = None
+    shear: _Numbers | None = None
+    interpolation: Any = "nearest"
+    fill: _Numbers = 0
+    center: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class RandomPerspective(Transform):
+    """Looks at some pictures from another side."""
+
+    distortion_scale: float = 0.5
+    p: float = 0.5
+    interpolation: Any = "bilinear"
+    fill: _Numbers = 0
+
+
+@dataclass(frozen=True)
+class ColorJitter(Transform):
+    """Changes brightness, contrast, saturation and hue in random order."""
+
+    brightness: _Numbers | None = None
+    contrast: _Numbers | None = None
+    saturation: _Numbers | None = None
+    hue: _Numbers | None = None
+
+
+@dataclass(frozen=True)
+class RandomPhotometricDistort(Transform):
+    """Changes brightness, contrast, saturation, hue and the order of channels, each in some pictures."""
+
+    brightness: Sequence[float] = (0.875, 1.125)
+    contrast: Sequence[float] = (0.5, 1.5)
+    saturation: Sequence[float] = (0.5, 1.5)
+    hue: Sequence[float] = (-0.05, 0.05)
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomChannelPermutation(Transform):
+    """Puts the channels into random order."""
+
+
+@dataclass(frozen=True)
+class Grayscale(Transform):
+    """Makes colours grey."""
+
+    num_output_channels: int = 1
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(Transform):
+    """Makes the colours of some pictures grey; the number of channels stays."""
+
+    p: float = 0.1
+
+
+@dataclass(frozen=True)
+class RGB(Transform):
+    """Gives grey pictures three equal channels."""
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Transform):
+    """Blurs by a Gaussian of random width."""
+
+    kernel_size: _Size
+    sigma: _Numbers = (0.1, 2.0)
+
+
+@dataclass(frozen=True)
+class RandomAdjustSharpness(Transform):
+    """Blurs or sharpens some pictures."""
+
+    sharpness_factor: float
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomInvert(Transform):
+    """Inverts some pictures."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomPosterize(Transform):
+    """Keeps the highest bits of the numbers of some pictures."""
+
+    bits: int
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomSolarize(Transform):
+    """Inverts the numbers that are not below a threshold, in some pictures."""
+
+    threshold: float
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomAutocontrast(Transform):
+    """Stretches the channels of some pictures to all values."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomEqualize(Transform):
+    """Makes all values of a channel about equally frequent, in some pictures."""
+
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandAugment(Transform):
+    """Applies ``num_ops`` random operations of one magnitude (Cubuk et al., 2020)."""
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: _Numbers | None = None
+
+
+@dataclass(frozen=True)
+class TrivialAugmentWide(Transform):
+    """Applies one random operation of a random magnitude (Müller and Hutter, 2021)."""
+
+    num_magnitude_bins: int = 31
+    interpolation: Any = "nearest"
+    fill: _Numbers | None = None
+
+
+@dataclass(frozen=True)
+class AutoAugment(Transform):
+    """Applies one of the learned policies ``imagenet``, ``cifar10`` and ``svhn`` (Cubuk et al., 2019)."""
+
+    policy: Any = "imagenet"
+    interpolation: Any = "nearest"
+    fill: _Numbers | None = None
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON."""
+        return super().document() | {"policy": getattr(self.policy, "value", self.policy)}
+
+
+@dataclass(frozen=True)
+class AugMix(Transform):
+    """Mixes a picture with chains of random operations on it (Hendrycks et al., 2020)."""
+
+    severity: int = 3
+    mixture_width: int = 3
+    chain_depth: int = -1
+    alpha: float = 1.0
+    all_ops: bool = True
+    interpolation: Any = "bilinear"
+    fill: _Numbers | None = None
+
+
+@dataclass(frozen=True)
+class RandomErasing(Transform):
+    """Overwrites a rectangle of some pictures."""
+
+    p: float = 0.5
+    scale: Sequence[float] = (0.02, 0.33)
+    ratio: Sequence[float] = (0.3, 3.3)
+    value: _Numbers | str = 0.0
+    inplace: bool = False
+
+
+@dataclass(frozen=True)
+class ToDtype(Transform):
+    """Makes the numbers ``uint8``, ``float16``, ``bfloat16`` or ``float32``; with ``scale``, 255 becomes 1.0."""
+
+    dtype: Any
+    scale: bool = False
+
+
+@dataclass(frozen=True)
+class Normalize(Transform):
+    """Subtracts the mean of each channel, and divides by its standard deviation."""
+
+    mean: _Numbers
+    std: _Numbers
+    inplace: bool = False
+
+
+@dataclass(frozen=True)
+class Identity(Transform):
+    """Changes nothing."""
+
+
+@dataclass(frozen=True)
+class ToImage(Transform):
+    """Changes nothing: pictures are tensors from the beginning."""
+
+
+@dataclass(frozen=True)
+class ToPureTensor(Transform):
+    """Changes nothing: batches are plain tensors at the end."""
+
+
+@dataclass(frozen=True)
+class RandomApply(Transform):
+    """Applies all of its operations, or none."""
+
+    transforms: Sequence[Transform]
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomChoice(Transform):
+    """Applies one of its operations."""
+
+    transforms: Sequence[Transform]
+    p: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class RandomOrder(Transform):
+    """Applies its operations in random order."""
+
+    transforms: Sequence[Transform]
+
+
+class Compose(Transform):
+    """Operations one after the other, for the ``transform`` of a :class:`shardd.DataLoader`.
+
+    The pictures are the column ``column`` of the dataset: encoded images, which are decoded as ``mode`` (``"RGB"`` or
+    ``"GRAY"``), or uint8 of a shape. A batch has them as ``layout`` (``"CHW"`` or ``"HWC"``). ``seed`` is that of the plan unless
+    you give one. With ``on_error="zero"``, pictures that cannot be decoded are zeros, which a warning of each names; else the first
+    of them ends the epoch with an error.
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Transform],
+        *,
+        column: str | None = None,
+        mode: str = "RGB",
+        apply_exif_orientation: bool = False,
+        layout: str = "CHW",
+        seed: int | None = None,
+        on_error: str = "raise",
+    ) -> None:
+        for transform in transforms:
+            if not isinstance(transform, Transform):
+                raise TypeError(_not_ours(transform))
+        self.transforms = list(transforms)
+        self._chain = _native.Chain(
+            json.dumps(
+                {
+                    "column": column,
+                    "decode": {"mode": mode, "apply_exif_orientation": apply_exif_orientation},
+                    "transforms": [transform.document() for transform in self.transforms],
+                    "layout": layout,
+                    "seed": seed,
+                    "on_error": on_error,
+                }
+            )
+        )
+
+    @property
+    def native(self) -> _native.Chain:
+        """It, checked."""
+        return self._chain
+
+    def document(self) -> dict[str, Any]:
+        """Its operations as JSON, for other operations."""
+        return {"type": "Compose", "transforms": [transform.document() for transform in self.transforms]}
+
+    def to_json(self) -> str:
+        """All of it as JSON, for ``shardtrain --transforms`` and for records."""
+        return self._chain.json
+
+    @property
+    def digest(self) -> str:
+        """The BLAKE3 of its JSON: equal for equal transforms."""
+        return self._chain.digest
+
+    def __call__(self, sample: Any, *, epoch: int = 0, position: int = 0, seed: int = 0) -> Any:
+        """A sample's picture as a batch would have it, at this position of this epoch.
+
+        ``sample`` is an encoded image (``bytes``) or an array of uint8, ``[height, width, channels]`` or ``[channels, height,
+        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy."""
+        data, shape = _bytes_of(sample)
+        return _array(*self._chain.apply(data, shape, seed, epoch, position))
+
+    def stages(self, sample: Any, *, epoch: int = 0, position: int = 0, seed: int = 0) -> list[tuple[str, Any]]:
+        """The operations and the picture behind each, to look at; the decoded picture comes first."""
+        data, shape = _bytes_of(sample)
+        stages = self._chain.stages(data, shape, seed, epoch, position)
+        return [(op or "decoded", _array(*picture)) for op, picture in stages]
+
+    def __repr__(self) -> str:
+        return f"Compose({self.transforms!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Compose) and self.to_json() == other.to_json()
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __reduce__(self) -> tuple[Callable[[str], Compose], tuple[str]]:
+        return from_json, (self.to_json(),)
+
+
+def from_json(text: str) -> Compose:
+    """Transforms from their JSON."""
+    document = json.loads(_native.Chain(text).json)
+    decode = document["decode"]
+    return Compose(
+        [_of_document(op) for op in document["transforms"]],
+        column=document["column"],
+        mode=decode["mode"],
+        apply_exif_orientation=decode["apply_exif_orientation"],
+        layout=document["layout"],
+        seed=document["seed"],
+        on_error=document["on_error"],
+    )
+
+
+def _of_document(document: Mapping[str, Any]) -> Transform:
+    arguments = {name: value for name, value in document.items() if name != "type"}
+    if "transforms" in arguments:
+        arguments["transforms"] = [_of_document(op) for op in arguments["transforms"]]
+    kind: type[Transform] = globals()[document["type"]]
+    return kind(**arguments)
+
+
+def _not_ours(transform: Any) -> str:
+    name = type(transform).__name__
+    if name in _native.Chain.names():
+        return f"{name} is that of {type(transform).__module__}: take shardd.transforms.{name}, with the same arguments"
+    if callable(transform):
+        return (
+            f"{transform!r} is no transform of shardd.transforms. Call Python functions in a function that you pass as transform of "
+            "shardd.DataLoader, and this Compose within it"
+        )
+    return f"{transform!r} is no transform"
+
+
+def _bytes_of(sample: Any) -> tuple[bytes, list[int] | None]:
+    """The bytes of a sample, and the shape of its pixels if it is not encoded."""
+    if isinstance(sample, bytes | bytearray | memoryview):
+        return bytes(sample), None
+    import numpy
+
+    array = numpy.asarray(sample)
+    if array.dtype != numpy.uint8:
+        raise TypeError(f"pictures are encoded images or uint8, and this is {array.dtype}")
+    return array.tobytes(), list(array.shape)
+
+
+def _array(dtype: str, shape: list[int], data: bytearray) -> Any:
+    try:
+        import torch
+    except ImportError:
+        import numpy
+
+        # NumPy has no bfloat16: its bits are those of uint16.
+        return numpy.frombuffer(data, dtype="uint16" if dtype == "bfloat16" else dtype).reshape(shape)
+    return torch.frombuffer(data, dtype=getattr(torch, dtype)).reshape(shape)
+
+
+def __getattr__(name: str) -> Any:
+    """Names the nearest operation to one that does not exist."""
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"shardd.transforms has no {name}; the nearest is {_native.Chain.nearest(name)}")

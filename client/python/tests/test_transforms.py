@@ -1,0 +1,271 @@
+"""Transforms: torchvision's pixels with NumPy's numbers, and one batch for any number of threads, processes and ranks."""
+
+import hashlib
+import io
+import json
+import pickle
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+import torch
+from PIL import Image
+
+import helpers
+import reference
+import shardd
+import test_nodes
+from shardd import transforms as T
+
+CROP = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), *reference.SCALED])
+
+
+@pytest.mark.parametrize("op, by_torchvision, allowed", reference.CASES, ids=lambda value: repr(value)[:60])
+def test_pixels_are_those_of_torchvision_with_parameters_by_numpy(op, by_torchvision, allowed):
+    for position, picture in enumerate(reference.synthetic() * 3):
+        ours = reference.by_us(op, picture, position)
+        theirs = reference.by_torchvision(by_torchvision, op, picture, position)
+        if theirs is None:
+            continue
+        assert ours.shape == theirs.shape
+        assert (ours.int() - theirs.int()).abs().max() <= allowed, (op, picture.shape)
+
+
+def test_normalised_floats_are_those_of_torchvision_to_the_bit():
+    every = torch.arange(256, dtype=torch.uint8).reshape(1, 16, 16).expand(3, 16, 16)
+    ours = T.Compose([*reference.SCALED])(every)
+    assert torch.equal(ours, reference.normalised(every))
+
+
+def encoded(picture: torch.Tensor, kind: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(picture.permute(1, 2, 0).numpy()).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory):
+    """A store of 96 encoded images of several sizes."""
+    store = str(tmp_path_factory.mktemp("images") / "store")
+    numbers = np.random.default_rng(1)
+
+    def samples():
+        for number in range(96):
+            size = (3, int(numbers.integers(20, 60)), int(numbers.integers(20, 60)))
+            picture = torch.from_numpy(numbers.integers(0, 256, size, dtype=np.uint8))
+            yield {"image": encoded(picture, "JPEG" if number % 2 else "PNG"), "id": number}
+
+    shardd.from_iter(samples(), store, name="images")
+    return store
+
+
+def stored(store):
+    """The samples as they are stored."""
+    dataset = opened(store)
+    rows = (dataset[number] for number in range(96))
+    return [{"id": int(row["id"]), "image": bytes(np.asarray(row["image"]))} for row in rows]
+
+
+def opened(store, rank=0, world=1):
+    return shardd.StreamingDataset(store, rank=rank, world_size=world, q=0.5, partitions=12)
+
+
+def reading(store, transform=CROP, rank=0, world=1, **how):
+    return shardd.DataLoader(opened(store, rank, world), global_batch_size=24, virtual_ranks=6, transform=transform, **how)
+
+
+def of_batches(loader):
+    """The digest of each picture, by its sample's id."""
+    return {
+        number: hashlib.sha256(picture.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest()
+        for batch in loader
+        for number, picture in zip(batch["id"].tolist(), batch["image"])
+    }
+
+
+def pictures(store, world=1, epoch=0, **how):
+    """The pictures of an epoch on all ranks."""
+    found = {}
+    for rank in range(world):
+        loader = reading(store, rank=rank, world=world, **how)
+        loader.set_epoch(epoch)
+        found |= of_batches(loader)
+        loader.close()
+    assert len(found) == 96
+    return found
+
+
+def test_an_epoch_has_the_same_pictures_for_any_threads_and_ranks_and_another_epoch_others(images):
+    expected = pictures(images)
+    for how in ({"num_workers": 1}, {"num_workers": 8}, {"world": 2}, {"world": 3}, {"world": 6, "num_workers": 3}):
+        assert pictures(images, **how) == expected, how
+    other = pictures(images, epoch=1)
+    assert not set(other.values()) & set(expected.values())
+
+
+def test_nodes_give_the_same_pictures_as_their_store(images, tmp_path):
+    if not test_nodes.BINARIES:
+        pytest.skip("SHARDD_BIN, the directory of shardd, is not set")
+    rows = pyarrow.table({"id": [int(row["id"]) for row in stored(images)], "image": [row["image"] for row in stored(images)]})
+    pyarrow.parquet.write_table(rows, tmp_path / "images.parquet")
+    store = str(tmp_path / "store")
+    helpers.ingest(store, "images", tmp_path / "images.parquet")
+    expected = pictures(store)
+    node, server = test_nodes.serve(tmp_path / "n1", None)
+    try:
+        helpers.run([f"{test_nodes.BINARIES}/shardctl", "ingest", "--server", server, "--name", "images", str(tmp_path / "images.parquet")])
+        for world in (1, 2):
+            found = {}
+            for rank in range(world):
+                dataset = shardd.StreamingDataset(servers=[server], q=0.5, partitions=12, rank=rank, world_size=world, run=f"of-{world}")
+                with closing(shardd.DataLoader(dataset, global_batch_size=24, virtual_ranks=6, transform=CROP)) as loader:
+                    found |= of_batches(loader)
+            assert found == expected
+    finally:
+        node.kill()
+        node.wait()
+
+
+KILLED = """
+import json, sys
+sys.path.insert(0, sys.argv[2])
+import test_transforms
+loader = test_transforms.reading(sys.argv[1])
+if len(sys.argv) > 3:
+    loader.load_state_dict(json.loads(sys.argv[3]))
+batches = []
+for batch in loader:
+    batches.append(batch)
+    if loader.is_last_micro:
+        print(json.dumps([test_transforms.of_batches(batches), loader.state_dict()]), flush=True)
+        batches = []
+"""
+
+
+def test_a_process_that_is_killed_and_begun_again_makes_the_same_pictures(images):
+    command = [sys.executable, "-c", KILLED, images, str(Path(__file__).parent)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        found, state = {}, None
+        for _ in range(2):
+            made, state = json.loads(process.stdout.readline())
+            found |= made
+        process.kill()
+    for line in helpers.run([*command, json.dumps(state)]).stdout.splitlines():
+        found |= json.loads(line)[0]
+    assert {int(number): picture for number, picture in found.items()} == pictures(images)
+
+
+def test_a_state_continues_with_the_same_pictures(images):
+    expected = pictures(images)
+    loader = reading(images)
+    begun = iter(loader)
+    first = of_batches([next(begun) for _ in range(12)])
+    state = loader.state_dict()
+    loader.close()
+    rest = {}
+    for rank in range(3):
+        resumed = reading(images, rank=rank, world=3)
+        resumed.load_state_dict(state)
+        rest |= of_batches(resumed)
+        resumed.close()
+    assert first | rest == expected and not first.keys() & rest.keys()
+
+
+def test_a_single_sample_is_made_as_in_the_batch(images):
+    files = {row["id"]: row["image"] for row in stored(images)}
+    for transform in (CROP, T.Compose(CROP.transforms, seed=99)):
+        loader = shardd.DataLoader(opened(images), batch_size=4, transform=transform)
+        batch = next(iter(loader))
+        for row, number in enumerate(batch["id"].tolist()):
+            own = transform(files[number], epoch=0, position=loader.positions[0] + row)
+            assert torch.equal(own, batch["image"][row])
+        loader.close()
+
+
+def test_a_function_gets_samples_with_changed_pictures(images):
+    def brightness(sample):
+        return {"id": sample["id"], "image": sample["image"].mean()}
+
+    alone = reading(images)
+    both = reading(images, transform=[CROP, brightness])
+    for own, plain in zip(both, alone, strict=True):
+        assert torch.equal(own["id"], plain["id"])
+        assert torch.equal(own["image"], torch.stack([picture.mean() for picture in plain["image"]]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.uint8])
+def test_batches_have_the_type_and_layout_that_was_asked_for(images, dtype):
+    transforms = [T.CenterCrop(20)] + ([] if dtype == torch.uint8 else [T.ToDtype(dtype, scale=True)])
+    for layout, shape in (("CHW", (3, 20, 20)), ("HWC", (20, 20, 3))):
+        for pin in (False, torch.cuda.is_available()):
+            batch = next(iter(reading(images, transform=T.Compose(transforms, layout=layout), pin_memory=pin)))
+            assert batch["image"].dtype == dtype and batch["image"].shape[1:] == shape
+
+
+def test_broken_images_end_the_epoch_with_their_place_or_are_zeros(tmp_path):
+    good = encoded(reference.synthetic()[-1], "JPEG")
+
+    def samples():
+        for number in range(60):
+            yield {"image": good[: len(good) // 2] if number in (7, 31) else good, "id": number}
+
+    store = str(tmp_path / "store")
+    shardd.from_iter(samples(), store, name="images")
+    with pytest.raises(Exception, match=r'column "image" of the sample at position \d+ of epoch 0: JPEG ends too soon'):
+        list(reading(store))
+    lenient = T.Compose([T.Resize([8, 8])], on_error="zero")
+    loader = reading(store, transform=lenient)
+    with pytest.warns(UserWarning, match="the picture at position .* is replaced by zeros: JPEG ends too soon") as warned:
+        zeros = {int(number) for batch in loader for number, picture in zip(batch["id"], batch["image"]) if not picture.any()}
+    assert zeros == {7, 31} and len(warned) == 2
+    assert loader.stats()["replaced"] == 2
+
+
+def test_transforms_are_data(images):
+    assert pickle.loads(pickle.dumps(CROP)) == CROP == T.from_json(CROP.to_json())
+    assert CROP.digest == T.from_json(CROP.to_json()).digest != T.Compose(CROP.transforms, layout="HWC").digest
+    names = [name for name, _ in CROP.stages(encoded(reference.synthetic()[-1]))]
+    assert names[0] == "decoded" and names[1].startswith("RandomResizedCrop(size=24")
+    every = [T.RandomApply([T.RandomOrder([T.RandomInvert(), T.RandAugment()])]), T.RandomChoice([T.AugMix(), T.AutoAugment("svhn")])]
+    assert T.from_json(T.Compose(every).to_json()).transforms[1].transforms[1].policy == "svhn"
+
+
+@pytest.mark.parametrize("name", [name for name in shardd._native.Chain.names() if name not in ("Compose",)])
+def test_arguments_and_defaults_are_those_of_torchvision(name):
+    import inspect
+
+    from torchvision.transforms import v2
+
+    ours = inspect.signature(getattr(T, name)).parameters
+    theirs = inspect.signature(getattr(v2, name)).parameters
+    assert [*ours] == [*theirs]
+    for argument, parameter in ours.items():
+        expected = theirs[argument].default
+        expected = getattr(expected, "value", expected)
+        assert parameter.default == expected or [*parameter.default] == [*expected], argument
+
+
+def test_mistakes_name_the_way_out(images):
+    from torchvision.transforms import v2
+
+    with pytest.raises(TypeError, match="take shardd.transforms.RandomCrop, with the same arguments"):
+        T.Compose([v2.RandomCrop(3)])
+    with pytest.raises(TypeError, match="is no transform of shardd.transforms. Call Python functions"):
+        T.Compose([lambda picture: picture])
+    with pytest.raises(AttributeError, match="has no RandomFlip; the nearest is"):
+        T.RandomFlip()
+    with pytest.raises(ValueError, match="always averages"):
+        T.Compose([T.Resize(3, antialias=False)])
+    with pytest.raises(ValueError, match="pictures of various sizes"):
+        next(iter(reading(images, transform=T.Compose([T.RandomHorizontalFlip()]))))
+    with pytest.raises(ValueError, match="Normalize, takes floats, and gets uint8"):
+        next(iter(reading(images, transform=T.Compose([T.CenterCrop(8), T.Normalize(0, 1)]))))
+    with pytest.raises(ValueError, match='of column "picture", and there are image, id'):
+        next(iter(reading(images, transform=T.Compose([T.CenterCrop(8)], column="picture"))))
+    with pytest.raises(TypeError, match="a Compose and a function"):
+        reading(images, transform=[CROP, CROP])

@@ -1,0 +1,246 @@
+//! The column of pictures that a chain of transforms changes, in each batch, by the threads that gather it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, make_array};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt8Type};
+use arrow::error::ArrowError;
+use shardd_transforms::{Chain, ChainError, Dtype, Input, OnError, Place, Transform};
+use shardfmt::row::Memory;
+
+use super::error::{LoadError, PictureError};
+
+const EXTENSION: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
+const TENSOR: &str = "arrow.fixed_shape_tensor";
+/// The metadata of a column of 16-bit numbers that are floats with 8 bits of exponent, for which Arrow has no type.
+pub const BFLOAT16: [&str; 2] = ["shardd.dtype", "bfloat16"];
+
+/// The metadata of transformed batches with the digest of the chain.
+pub const TRANSFORMS: &str = "shardd.transforms";
+
+/// A chain of transforms that fits a column.
+#[derive(Debug)]
+pub struct Transformed {
+    transform: Transform,
+    seed: u64,
+    column: usize,
+    schema: SchemaRef,
+}
+
+/// A picture that is zeros in its batch, since it could not be decoded or changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replaced {
+    /// Its row in the batch.
+    pub row: usize,
+    /// The epoch.
+    pub epoch: u32,
+    /// The sample's position in the epoch's order.
+    pub position: u64,
+    /// Why.
+    pub reason: String,
+}
+
+impl Transformed {
+    /// A chain for batches of these columns, in an order with this seed.
+    ///
+    /// # Errors
+    /// [`LoadError::Transforms`] if the columns have no pictures or several of them, or the chain does not fit them.
+    pub fn new(chain: &Chain, columns: &Schema, seed: u64) -> Result<Self, LoadError> {
+        let (column, input) = pictures(chain, columns)?;
+        let transform = Transform::new(chain.clone(), input)?;
+        let mut fields = columns.fields().to_vec();
+        fields[column] = Arc::new(field(&fields[column], &transform));
+        let mut metadata = columns.metadata().clone();
+        metadata.insert(TRANSFORMS.to_owned(), chain.digest().to_hex().to_string());
+        let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
+        Ok(Self { transform, seed, column, schema })
+    }
+
+    /// The columns of transformed batches.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Changes a batch whose rows are at these positions of these epochs, into memory that is lent. With it come the pictures that
+    /// are zeros, if the transforms wish that.
+    ///
+    /// # Errors
+    /// [`LoadError::Picture`] for a picture that cannot be decoded or changed, unless it is to be zeros.
+    pub fn apply(
+        &self,
+        batch: &RecordBatch,
+        places: &[(u32, u64)],
+        memory: &dyn Memory,
+    ) -> Result<(RecordBatch, Vec<Replaced>), LoadError> {
+        let samples = Samples::of(batch.column(self.column));
+        let size = self.transform.bytes();
+        let len = size.checked_mul(places.len()).ok_or_else(too_large)?;
+        let mut lent = memory.lend(len).map_err(|source| LoadError::Memory { source })?;
+        let mut replaced = Vec::new();
+        let pictures = lent.as_mut_slice()[..len].chunks_exact_mut(size);
+        for (row, (picture, &(epoch, position))) in pictures.zip(places).enumerate() {
+            let place = Place { seed: self.seed, epoch: epoch.into(), position };
+            let done = match samples.get(row) {
+                Some(sample) => self.transform.apply(sample, place, picture).map_err(PictureError::Sample),
+                None => Err(PictureError::Missing),
+            };
+            match done {
+                Ok(()) => {}
+                Err(source) if self.transform.chain().on_error == OnError::Zero => {
+                    picture.fill(0);
+                    replaced.push(Replaced { row, epoch, position, reason: source.to_string() });
+                }
+                Err(source) => {
+                    let column = self.schema.field(self.column).name().clone();
+                    return Err(LoadError::Picture { column, epoch, position, source: Box::new(source) });
+                }
+            }
+        }
+        let field = self.schema.field(self.column);
+        let numbers = ArrayData::builder(numbers(self.transform.dtype()))
+            .len(len / self.transform.dtype().size())
+            .add_buffer(lent.into_buffer(len))
+            .build()
+            .map_err(refused)?;
+        let DataType::FixedSizeList(item, width) = field.data_type() else { unreachable!("made by `field`") };
+        let list = FixedSizeListArray::try_new(Arc::clone(item), *width, make_array(numbers), None)
+            .map_err(refused)?;
+        let mut columns = batch.columns().to_vec();
+        columns[self.column] = Arc::new(list);
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(refused)?;
+        Ok((batch, replaced))
+    }
+}
+
+fn too_large() -> LoadError {
+    LoadError::Config(
+        "a batch of transformed pictures is larger than the memory: use smaller batches or pictures".into(),
+    )
+}
+
+/// Arrow refuses arrays whose parts do not fit together: those here are made to fit.
+fn refused(error: ArrowError) -> LoadError {
+    LoadError::Config(format!("the transformed pictures make no column: {error}"))
+}
+
+/// Where the bytes of each sample are.
+enum Samples<'a> {
+    Bytes(Box<dyn Fn(usize) -> Option<&'a [u8]> + 'a>),
+    Pixels { bytes: &'a [u8], width: usize, list: &'a FixedSizeListArray },
+}
+
+impl<'a> Samples<'a> {
+    fn of(column: &'a ArrayRef) -> Self {
+        fn present<'a>(array: &'a dyn Array, row: usize, value: &'a [u8]) -> Option<&'a [u8]> {
+            array.is_valid(row).then_some(value)
+        }
+        match column.data_type() {
+            DataType::LargeBinary => {
+                let array = column.as_binary::<i64>();
+                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
+            }
+            DataType::BinaryView => {
+                let array = column.as_binary_view();
+                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
+            }
+            DataType::FixedSizeList(_, width) => {
+                let list = column.as_fixed_size_list();
+                let bytes: &[u8] = list.values().as_primitive::<UInt8Type>().values();
+                Self::Pixels { bytes, width: *width as usize, list }
+            }
+            _ => {
+                let array = column.as_binary::<i32>();
+                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
+            }
+        }
+    }
+
+    fn get(&self, row: usize) -> Option<&'a [u8]> {
+        match self {
+            Self::Bytes(of_row) => of_row(row),
+            Self::Pixels { bytes, width, list } => {
+                let start = list.value_offset_at(row);
+                list.is_valid(row).then(|| &bytes[start..start + width])
+            }
+        }
+    }
+}
+
+/// The column that the chain names, or the only one with pictures, and their kind.
+fn pictures(chain: &Chain, columns: &Schema) -> Result<(usize, Input), LoadError> {
+    if let Some(name) = &chain.column {
+        let column = columns.index_of(name).map_err(|_| {
+            let names: Vec<&str> = columns.fields().iter().map(|field| field.name().as_str()).collect();
+            LoadError::Config(format!(
+                "the transforms are of column {name:?}, and there are {}",
+                names.join(", ")
+            ))
+        })?;
+        return Ok((column, input(columns.field(column))?));
+    }
+    let found: Vec<(usize, Input)> = columns
+        .fields()
+        .iter()
+        .enumerate()
+        .filter_map(|(at, field)| Some((at, input(field).ok()?)))
+        .collect();
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => {
+            Err(LoadError::Config("no column has encoded images or uint8 pixels for the transforms".into()))
+        }
+        several => {
+            let names: Vec<&str> = several.iter().map(|(at, _)| columns.field(*at).name().as_str()).collect();
+            Err(LoadError::Config(format!(
+                "transforms of one of the columns {}: name it (column)",
+                names.join(", ")
+            )))
+        }
+    }
+}
+
+fn input(field: &Field) -> Result<Input, ChainError> {
+    match field.data_type() {
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok(Input::Encoded),
+        DataType::FixedSizeList(item, _) if *item.data_type() == DataType::UInt8 => match shape(field) {
+            Some(shape) => Input::of_shape(&shape),
+            None => Err(ChainError::Input("lists of uint8 without a shape".into())),
+        },
+        other => Err(ChainError::Input(other.to_string())),
+    }
+}
+
+/// The shape of the tensors of a column.
+fn shape(field: &Field) -> Option<Vec<usize>> {
+    let metadata = field.metadata();
+    if metadata.get(EXTENSION[0])? != TENSOR {
+        return None;
+    }
+    let tensor: serde_json::Value = serde_json::from_str(metadata.get(EXTENSION[1])?).ok()?;
+    tensor["shape"].as_array()?.iter().map(|size| usize::try_from(size.as_u64()?).ok()).collect()
+}
+
+fn numbers(dtype: Dtype) -> DataType {
+    match dtype {
+        Dtype::Uint8 => DataType::UInt8,
+        Dtype::Float16 => DataType::Float16,
+        Dtype::Bfloat16 => DataType::UInt16,
+        Dtype::Float32 => DataType::Float32,
+    }
+}
+
+/// The column of transformed pictures.
+fn field(column: &Field, transform: &Transform) -> Field {
+    let item = Arc::new(Field::new("item", numbers(transform.dtype()), false));
+    let shape = transform.shape();
+    let width = i32::try_from(shape.iter().product::<usize>()).unwrap_or(i32::MAX);
+    let mut metadata = HashMap::from([
+        (EXTENSION[0].to_owned(), TENSOR.to_owned()),
+        (EXTENSION[1].to_owned(), serde_json::json!({ "shape": shape }).to_string()),
+    ]);
+    if transform.dtype() == Dtype::Bfloat16 {
+        metadata.insert(BFLOAT16[0].to_owned(), BFLOAT16[1].to_owned());
+    }
+    Field::new(column.name(), DataType::FixedSizeList(item, width), false).with_metadata(metadata)
+}
