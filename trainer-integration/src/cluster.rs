@@ -9,9 +9,11 @@ use arrow::datatypes::SchemaRef;
 use shardd_api::node::NodeRecord;
 use shardd_api::protocol::{RunId, RunView};
 use shardd_api::timeline::Timeline;
-use shardd_client::loader::{Loader, OrderId};
+use shardd_client::loader::{LoadError, Loader, OrderId, Replaced, Transformed};
 use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::http::{Credentials, HttpClient};
+use shardd_transforms::Chain;
+use shardfmt::row::Fresh;
 use shardfmt::{Manifest, Shard, VersionId};
 use tracing::warn;
 
@@ -77,6 +79,7 @@ pub struct CatalogRows {
     starts: Vec<u64>,
     /// The shard read last, by its index.
     open: Mutex<Option<(usize, Arc<Shard>)>>,
+    transformed: Option<Transformed>,
 }
 
 impl CatalogRows {
@@ -92,7 +95,16 @@ impl CatalogRows {
             Some(start)
         };
         let starts = manifest.shards.iter().map(|shard| u64::from(shard.rows)).scan(0, start).collect();
-        Ok(CatalogRows { catalog, manifest, starts, open: Mutex::new(None) })
+        Ok(CatalogRows { catalog, manifest, starts, open: Mutex::new(None), transformed: None })
+    }
+
+    /// The same rows with their pictures transformed, as at the positions of their numbers in epoch 0.
+    ///
+    /// # Errors
+    /// [`LoadError`] if the transforms do not fit the columns.
+    pub fn transformed(self, by: &Chain) -> Result<CatalogRows, LoadError> {
+        let transformed = Transformed::new(by, &self.manifest.schema, 0)?;
+        Ok(CatalogRows { transformed: Some(transformed), ..self })
     }
 
     /// The version.
@@ -116,7 +128,7 @@ impl CatalogRows {
 
 impl Rows for CatalogRows {
     fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.manifest.schema)
+        Arc::clone(self.transformed.as_ref().map_or(&self.manifest.schema, Transformed::schema))
     }
 
     fn row_count(&self) -> u64 {
@@ -135,7 +147,21 @@ impl Rows for CatalogRows {
                 let rows = batch.num_rows() as u64;
                 let (from, to) = (range.start.max(start), range.end.min(start + rows));
                 if from < to {
-                    found.push(batch.slice((from - start) as usize, (to - from) as usize));
+                    let batch = batch.slice((from - start) as usize, (to - from) as usize);
+                    found.push(match &self.transformed {
+                        Some(transformed) => {
+                            let places: Vec<(u32, u64)> = (from..to).map(|number| (0, number)).collect();
+                            let (batch, replaced) = transformed.apply(&batch, &places, &Fresh)?;
+                            for Replaced { position, reason, .. } in replaced {
+                                warn!(
+                                    sample = position,
+                                    reason, "a picture of the test data is replaced by zeros"
+                                );
+                            }
+                            batch
+                        }
+                        None => batch,
+                    });
                 }
                 start += rows;
             }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use shardd_client::loader::TRANSFORMS;
 use shardfmt::digest::Digest;
 use tracing::info;
 
@@ -807,6 +808,11 @@ impl Training<'_> {
         let back = self.persistence.checkpoints.as_ref().and_then(|it| it.every_steps);
         if config.guard.on_bad_step == OnBadStep::RollBack {
             mine["steps gone back by"] = json!(back);
+        }
+        let (schema, test_schema) = (source.schema(), test.map(|test| test.schema()));
+        if let Some(transforms) = schema.metadata().get(TRANSFORMS) {
+            mine["transforms"] =
+                json!([transforms, test_schema.as_ref().and_then(|test| test.metadata().get(TRANSFORMS))]);
         }
         // With adapters all else is frozen.
         if !config.freeze.is_empty() {

@@ -79,6 +79,11 @@ pub enum InputError {
         "tensor column {column:?} has its dimensions permuted ({permutation}); write it in the order of its shape"
     )]
     TensorOrder { column: String, permutation: String },
+    /// Numbers that the trainer does not read.
+    #[error(
+        "column {column:?} has bfloat16 numbers; end the transforms with ToDtype(\"float32\"): --precision rounds what is computed"
+    )]
+    Bfloat16 { column: String },
     /// Nothing says how many tokens there are.
     #[error("nothing says how many tokens the vocabulary of column {column:?} has; give --classes")]
     Vocabulary { column: String },

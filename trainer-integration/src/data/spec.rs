@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, Float32Array, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Schema, UInt8Type};
 use serde_json::Value;
+use shardd_client::loader::BFLOAT16;
 use shardfmt::Digest;
 
 use super::convert::{converted, numbers};
@@ -300,6 +301,9 @@ fn find_source(
             continue;
         }
         let (column, width) = (field.name().clone(), *width as usize);
+        if field.metadata().get(BFLOAT16[0]).is_some_and(|dtype| dtype == BFLOAT16[1]) {
+            return Err(InputError::Bfloat16 { column });
+        }
         let tensor = tensor_metadata(field);
         if let Some(permutation) = tensor.as_ref().and_then(permutation) {
             return Err(InputError::TensorOrder { column, permutation });

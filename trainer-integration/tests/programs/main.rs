@@ -20,4 +20,5 @@ mod processes;
 mod rank;
 mod records;
 mod sparse;
+mod transforms;
 mod wgpu;

@@ -24,6 +24,7 @@ use shardd_trainer::reduce::{AllReduce, Reduction};
 use shardd_trainer::scaling::LossScale;
 use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
 use shardd_trainer::{NamePattern, Slicing, Zero};
+use shardd_transforms::{Chain, ChainError};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
@@ -210,6 +211,14 @@ pub(crate) struct Args {
     /// Augment images: random crop with zero padding, and random horizontal flip (p = 0.5)
     #[arg(help_heading = DATA, long)]
     pub(crate) augment: bool,
+
+    /// File of the transforms of images, JSON with the names and arguments of torchvision.transforms.v2, or the JSON itself
+    #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = transforms, conflicts_with = "augment")]
+    pub(crate) transforms: Option<Chain>,
+
+    /// File of the transforms of the images of --test-dataset, or the JSON itself
+    #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = transforms, requires = "test_dataset")]
+    pub(crate) test_transforms: Option<Chain>,
 
     /// Clip the global gradient norm to this value
     #[arg(help_heading = OPTIMIZER, long, value_name = "NORM")]
@@ -468,6 +477,15 @@ fn device(text: &str) -> Result<DeviceName, String> {
         }
         _ => text.parse().map_err(|error: DeviceError| error.to_string()),
     }
+}
+
+/// Transforms from a file, or from JSON.
+fn transforms(given: &str) -> Result<Chain, String> {
+    if given.trim_start().starts_with(['[', '{']) {
+        return given.parse().map_err(|error: ChainError| error.to_string());
+    }
+    let text = std::fs::read_to_string(given).map_err(|error| error.to_string())?;
+    text.parse().map_err(|error: ChainError| error.to_string())
 }
 
 fn all_reduce(text: &str) -> Result<AllReduceName, String> {

@@ -237,6 +237,7 @@ impl<'a> Session<'a> {
             last_batch: args.last_batch(),
             end_epoch: args.epochs,
             audit: !args.no_audit,
+            transforms: args.transforms.clone(),
             ..LoaderConfig::new(
                 source(&self.target, &args.run, &self.known.borrow()),
                 self.plan_id,
@@ -515,7 +516,15 @@ fn open_test(
         None => catalog,
     };
     let version = find_version(&*catalog, name)?.version;
-    let rows = CatalogRows::open(catalog, version)?;
+    let mut rows = CatalogRows::open(catalog, version)?;
+    match (&args.transforms, &args.test_transforms) {
+        (_, Some(transforms)) => rows = rows.transformed(transforms)?,
+        (Some(_), None) => {
+            let message = "--transforms change the images of the training data alone: give --test-transforms for those of --test-dataset";
+            return Err(UsageError(message.into()).into());
+        }
+        (None, None) => {}
+    }
     let known = class_names(training, &args.label);
     if let (Some(known), Some(tested)) = (known, class_names(rows.manifest(), &args.label))
         && let Some(class) = tested.iter().find(|class| !known.contains(class))
