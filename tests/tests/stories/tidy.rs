@@ -50,7 +50,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Its tests ingest.
     ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),
     ("shardd-inputs", &["shardd-ingest", "shardd-store"]),
-    ("shardd-client", &["shardd-api", "shardd-plan", "shardd-store", "shardfmt"]),
+    ("shardd-transforms", &[]),
+    ("shardd-client", &["shardd-api", "shardd-plan", "shardd-store", "shardd-transforms", "shardfmt"]),
     ("shardd-certificates", &["shardd-api", "shardfmt"]),
     ("shardd-engine", &["shardd-api", "shardd-plan", "shardd-store", "shardfmt"]),
     (
@@ -87,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-inputs",
             "shardd-plan",
             "shardd-store",
+            "shardd-transforms",
             "shardfmt",
         ],
     ),
@@ -99,6 +101,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-kernels",
             "shardd-plan",
             "shardd-store",
+            "shardd-transforms",
             "shardfmt",
         ],
     ),
@@ -130,12 +133,15 @@ const OUT_OF_REACH: &[(&str, &[&str])] = &[
     ("shardd-api", INPUT_AND_OUTPUT),
     // Loaders and nodes read what others ingested.
     ("shardd-store", &["axum", "burn", "etcd-client", "image", "parquet", "quinn", "sled", "tar"]),
-    ("shardd-client", &["axum", "burn", "etcd-client", "image", "parquet", "quinn", "rcgen", "sled", "tar"]),
+    ("shardd-client", &["axum", "burn", "etcd-client", "parquet", "quinn", "rcgen", "sled", "tar"]),
+    // Transforms change one sample and know nothing of its place.
+    ("shardd-transforms", &["arrow", "burn", "shardfmt"]),
+    ("shardd-transforms", INPUT_AND_OUTPUT),
     ("shardd-engine", &["axum", "burn", "etcd-client", "quinn", "sled"]),
     ("shardctl", &["axum", "burn", "etcd-client", "quinn", "sled"]),
     ("shardd-trainer", &["axum", "etcd-client", "quinn", "sled"]),
     // etcd-client's build script needs protoc, which the first command of the README must not.
-    ("shardd", &["burn", "etcd-client", "image", "parquet"]),
+    ("shardd", &["burn", "etcd-client", "parquet"]),
 ];
 
 /// Crates that are an implementation's own business: only files under the path name them.
@@ -164,6 +170,11 @@ const PURE: &[&str] = &[
     "client/store/src/record/compare.rs",
     "client/store/src/record/document.rs",
     "client/store/src/record/steps.rs",
+    "client/transforms/src/draws.rs",
+    "client/transforms/src/op.rs",
+    "client/transforms/src/op",
+    "client/transforms/src/ops",
+    "client/transforms/src/transform.rs",
     "client/src/loader/columns.rs",
     "client/src/loader/order.rs",
     "client/src/loader/ranks.rs",
@@ -197,6 +208,7 @@ const CRATE_ROOTS: &[&str] = &[
     "client/api/src/lib.rs",
     "client/store/src/lib.rs",
     "client/inputs/src/lib.rs",
+    "client/transforms/src/lib.rs",
     "client/src/lib.rs",
     "client/cli/src/main.rs",
     "client/python/src/lib.rs",

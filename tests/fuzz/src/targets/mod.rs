@@ -15,6 +15,7 @@ mod shard;
 mod sidecar;
 mod strata;
 mod text;
+mod transforms;
 mod tree;
 
 pub(crate) use draw::Draw;
@@ -25,8 +26,10 @@ pub(crate) type Target = fn(&[u8]) -> bool;
 /// Every target under its name.
 pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("archive", ingest::archive),
+    ("chain", transforms::chain),
     ("commit", commit::commit),
     ("csv", ingest::csv),
+    ("decoded", transforms::decoded),
     ("grain", grain::grain),
     ("image", ingest::image),
     ("ipc", ingest::ipc),
