@@ -15,7 +15,7 @@ use pyo3::types::{PyBytes, PyCapsule, PyDict, PyList, PyString, PyTuple};
 
 use crate::dlpack;
 use crate::memory::TorchMemory;
-use crate::tensor::{Number, Tensor};
+use crate::tensor::{BFLOAT, Number, Tensor};
 
 /// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
 #[pyclass(frozen, module = "shardd._native")]
@@ -127,6 +127,13 @@ impl Column {
     #[getter]
     fn __array_interface__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tensor = self.tensor()?;
+        if tensor.number.kind == BFLOAT {
+            return Err(PyTypeError::new_err(format!(
+                "column {:?} is of bfloat16, a type that NumPy lacks: end the transforms with ToDtype(\"float32\"), or use \
+                 format=\"torch\" or \"jax\"",
+                self.field.name()
+            )));
+        }
         let interface = PyDict::new(py);
         interface.set_item("version", 3)?;
         interface.set_item("typestr", tensor.number.text())?;

@@ -104,7 +104,9 @@ impl Tensor {
             }
             data_type => {
                 let mut number = Number::of(data_type)?;
-                if field.metadata().get(BFLOAT16[0]).is_some_and(|dtype| dtype == BFLOAT16[1]) {
+                if *data_type == DataType::UInt16
+                    && field.metadata().get(BFLOAT16[0]).is_some_and(|dtype| dtype == BFLOAT16[1])
+                {
                     number.kind = BFLOAT;
                 }
                 (plain(&values, shape.iter().product::<usize>() * number.bytes), number)

@@ -132,6 +132,17 @@ def perspective(n: Numbers, picture: Picture, op: T.RandomPerspective) -> Pictur
     return F.perspective(picture, start, corners, v2.InterpolationMode(op.interpolation), fill=op.fill)
 
 
+def elastic(n: Numbers, picture: Picture, op: T.ElasticTransform) -> Picture:
+    height, width = picture.shape[-2:]
+    moves = []
+    for side in (width, height):
+        noise = torch.tensor([n.uniform() for _ in range(height * width)], dtype=torch.float32).reshape(1, 1, height, width) * 2 - 1
+        kernel = int(8 * op.sigma + 1) // 2 * 2 + 1
+        moves.append(F.gaussian_blur(noise, [kernel, kernel], [op.sigma, op.sigma]) * op.alpha / side)
+    field = torch.concat(moves, 1).permute(0, 2, 3, 1)
+    return F.elastic(picture, field, v2.InterpolationMode(op.interpolation), fill=op.fill)
+
+
 def blur(n: Numbers, picture: Picture, op: T.GaussianBlur) -> Picture:
     return F.gaussian_blur(picture, [op.kernel_size] * 2, [n.between(*op.sigma)] * 2)
 
@@ -189,6 +200,7 @@ CASES: list[tuple[T.Transform, Reference, float]] = [
     (T.RandomAffine(20, (0.1, 0.2), (0.7, 1.4), [-10, 10, -5, 5]), affine, 0),
     (T.RandomAffine(20, (0.1, 0.2), (0.7, 1.4), [-10, 10, -5, 5], interpolation="bilinear", fill=200), affine, 0),
     (T.RandomPerspective(p=0.9), perspective, 0),
+    (T.ElasticTransform(30.0, 4.0), elastic, 1),
     (T.ColorJitter(0.4, 0.4, 0.4, 0.1), jitter, 0),
     (T.RandomPhotometricDistort(), distort, 0),
     (T.Grayscale(3), always(lambda x, op: F.rgb_to_grayscale(x, op.num_output_channels)), 0),

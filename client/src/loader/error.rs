@@ -79,10 +79,7 @@ pub enum LoadError {
     #[error(transparent)]
     Transforms(Box<ChainError>),
     /// A picture that cannot be decoded or changed.
-    #[error(
-        "column {column:?} of the sample at position {position} of epoch {epoch}: {source}; repair or leave out the sample, or \
-        set on_error to \"zero\" in the transforms"
-    )]
+    #[error("column {column:?} of the sample at position {position} of epoch {epoch} makes no picture")]
     Picture { column: String, epoch: u32, position: u64, source: Box<PictureError> },
     /// Out of memory for a batch.
     #[error("there is no memory for a batch of transformed pictures")]
@@ -184,9 +181,9 @@ pub struct OtherColumns {
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
     /// The sample is not changed by the transforms.
-    #[error(transparent)]
+    #[error("{0}; or set on_error to \"zero\" in the transforms")]
     Sample(SampleError),
     /// The column has no value there.
-    #[error("the sample has no picture")]
+    #[error("the value is null; leave the sample out, or set on_error to \"zero\" in the transforms")]
     Missing,
 }

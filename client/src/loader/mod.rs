@@ -421,7 +421,8 @@ impl Loader {
                     files = files.for_some_samples();
                 }
                 let plans = sources.iter().map(|source| Arc::clone(&source.plan)).collect();
-                let batches = batches_bytes(&config, &sources, global_batch);
+                let picture = transformed.as_ref().map_or(0, |transformed| transformed.bytes());
+                let batches = batches_bytes(&config, &sources, global_batch, picture);
                 let memory = for_rows(room, loaders, batches);
                 Box::new(Shards::new(files, plans, config.shuffle).past_the_page_cache(memory)?)
             }
@@ -726,10 +727,11 @@ fn reports_before(config: &LoaderConfig, own: &Range<u32>, global_batch: u64) ->
     before.filter(|_| config.audit).map(report).into_iter().collect()
 }
 
-/// About how much memory the batches of a loader take that are gathered, or that its user has.
-fn batches_bytes(config: &LoaderConfig, sources: &[Source], global_batch: u64) -> u64 {
+/// About how much memory the batches of a loader take that are gathered, or that its user has; `picture` bytes of each sample are
+/// those of its transformed picture.
+fn batches_bytes(config: &LoaderConfig, sources: &[Source], global_batch: u64, picture: u64) -> u64 {
     let row = |source: &Source| source.manifest.row_bytes() / source.manifest.sample_count().max(1);
-    let row_bytes = sources.iter().map(row).max().unwrap_or_default();
+    let row_bytes = sources.iter().map(row).max().unwrap_or_default().saturating_add(picture);
     let batches = (config.read_ahead + config.threads + 2) as u64;
     global_batch.div_ceil(config.world.into()).saturating_mul(row_bytes).saturating_mul(batches)
 }

@@ -62,6 +62,11 @@ impl Transformed {
         &self.schema
     }
 
+    /// Bytes of a sample's picture in a batch.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.transform.bytes() as u64
+    }
+
     /// Changes a batch whose rows are at these positions of these epochs, into memory that is lent. With it come the pictures that
     /// are zeros, if the transforms wish that.
     ///

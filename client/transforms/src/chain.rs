@@ -144,6 +144,13 @@ impl Chain {
     }
 }
 
+/// The part of the document that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default = "Chain::version")]
+    version: u32,
+}
+
 impl std::str::FromStr for Chain {
     type Err = ChainError;
 
@@ -152,7 +159,7 @@ impl std::str::FromStr for Chain {
         if json.trim_start().starts_with('[') {
             return Ok(Self::new(serde_json::from_str(json)?));
         }
-        let chain: Self = serde_json::from_str(json)?;
-        if chain.version == VERSION { Ok(chain) } else { Err(ChainError::Version(chain.version)) }
+        let Versioned { version } = serde_json::from_str(json)?;
+        if version == VERSION { Ok(serde_json::from_str(json)?) } else { Err(ChainError::Version(version)) }
     }
 }

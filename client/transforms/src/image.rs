@@ -83,13 +83,19 @@ impl<T: Copy> Image<T> {
     /// # Panics
     /// If it is not inside the picture, or empty.
     pub fn cut(&self, region: Region) -> Self {
-        let Region { top, left, height, width } = region;
-        let channels = self.channels;
-        let mut pixels = Vec::with_capacity(height * width * channels);
-        for y in top..top + height {
-            pixels.extend_from_slice(&self.row(y)[left * channels..(left + width) * channels]);
+        Self::cut_out_of(&self.pixels, self.shape(), region)
+    }
+
+    /// The pixels of a region of a picture of this shape.
+    ///
+    /// # Panics
+    /// If it is not inside the picture, or empty.
+    pub(crate) fn cut_out_of(pixels: &[T], [_, width, channels]: [usize; 3], region: Region) -> Self {
+        let mut cut = Vec::with_capacity(region.height * region.width * channels);
+        for row in pixels.chunks_exact(width * channels).skip(region.top).take(region.height) {
+            cut.extend_from_slice(&row[region.left * channels..][..region.width * channels]);
         }
-        Self::new([height, width, channels], pixels)
+        Self::new([region.height, region.width, channels], cut)
     }
 
     /// The channels of a pixel.

@@ -19,7 +19,7 @@ use crate::ops::random_color::{
     RandomChannelPermutation, RandomEqualize, RandomGrayscale, RandomInvert, RandomPhotometricDistort,
     RandomPosterize, RandomSolarize,
 };
-use crate::ops::random_geometry::{RandomAffine, RandomPerspective, RandomRotation};
+use crate::ops::random_geometry::{ElasticTransform, RandomAffine, RandomPerspective, RandomRotation};
 use crate::ops::resize::Resize;
 use containers::{Compose, RandomApply, RandomChoice, RandomOrder};
 
@@ -87,7 +87,7 @@ macro_rules! operations {
 }
 
 operations! {
-    AugMix, AutoAugment, CenterCrop, ColorJitter, Compose, GaussianBlur, Grayscale, Identity, Normalize, Pad,
+    AugMix, AutoAugment, CenterCrop, ColorJitter, Compose, ElasticTransform, GaussianBlur, Grayscale, Identity, Normalize, Pad,
     RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChannelPermutation, RandomChoice,
     RandomCrop, RandomEqualize, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomOrder,
     RandomPerspective, RandomPhotometricDistort, RandomPosterize, RandomResizedCrop, RandomRotation, RandomSolarize,

@@ -1,14 +1,15 @@
 //! A checked chain: from a sample's bytes to its numbers in a batch.
 
+use std::cell::RefCell;
+
 use half::{bf16, f16};
 use thiserror::Error;
 
 use crate::chain::{Chain, ChainError, Layout};
-use crate::decode::{self, DecodeError};
+use crate::decode::{self, DecodeError, Decoder};
 use crate::draws::Place;
 use crate::image::Image;
 use crate::op::Op;
-use crate::op::containers::count_of;
 use crate::operation::At;
 use crate::value::{Dtype, Kind, Value};
 
@@ -35,6 +36,7 @@ impl Input {
     pub fn of_shape(shape: &[usize]) -> Result<Self, ChainError> {
         let is_channels = |count: &usize| matches!(count, 1 | 3);
         match *shape {
+            _ if shape.contains(&0) => Err(ChainError::Input(format!("uint8 of {shape:?}"))),
             [height, width] => Ok(Self::Pixels { shape: [height, width, 1], layout: Layout::ChannelsLast }),
             [height, width, channels] if is_channels(&channels) => {
                 Ok(Self::Pixels { shape: [height, width, channels], layout: Layout::ChannelsLast })
@@ -97,6 +99,11 @@ pub struct Stage {
     pub value: Value,
 }
 
+thread_local! {
+    /// Keeps its memory from one picture to the next.
+    static DECODER: RefCell<Decoder> = RefCell::default();
+}
+
 impl Transform {
     /// Checks a chain for pictures of this kind.
     ///
@@ -112,9 +119,10 @@ impl Transform {
             }
         };
         let mut numbers = Vec::with_capacity(chain.transforms.len());
-        let mut kinds = vec![kind];
+        let (mut kinds, mut number) = (vec![kind], 0);
         for (index, op) in chain.transforms.iter().enumerate() {
-            numbers.push(count_of(&chain.transforms[..index]));
+            numbers.push(number);
+            number += op.operation().count();
             let fits = op.operation().kind(kind);
             kind = fits.map_err(|reason| ChainError::Op { index, name: op.name(), reason })?;
             kinds.push(kind);
@@ -167,7 +175,7 @@ impl Transform {
         Ok(())
     }
 
-    /// A sample's picture behind each operation, the decoded one first.
+    /// A sample's picture behind each operation, the decoded one first: bytes or floats of 32 bits, channels last.
     ///
     /// # Errors
     /// [`SampleError`] for a sample that cannot be decoded or changed.
@@ -191,7 +199,7 @@ impl Transform {
         done.map_err(|reason| SampleError::Op { index, name: op.name(), reason })
     }
 
-    /// The picture behind the first operation if that cuts out of what is decoded, else the decoded one; and the index of the
+    /// The picture behind the first operation if that cuts out of the decoded picture, else the decoded one; and the index of the
     /// operation that is next.
     fn first(&self, sample: &[u8], place: Place) -> Result<(usize, Value), SampleError> {
         if self.input == Input::Encoded
@@ -199,22 +207,36 @@ impl Transform {
             && let size = decode::header(sample)?.decoded_size(&self.chain.decode)
             && let Some(region) = op.operation().region(size, At { place, op: 0 })
         {
-            let part = decode::decode_region(sample, &self.chain.decode, region)?;
+            let part = DECODER
+                .with_borrow_mut(|decoder| decoder.decode_region(sample, &self.chain.decode, region))?;
             let done = op.operation().apply_to_region(Value::Bytes(part));
+            let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
+            return Ok((1, value));
+        }
+        if let Input::Pixels { shape: shape @ [height, width, _], layout: Layout::ChannelsLast } = self.input
+            && let Some(op) = self.chain.transforms.first()
+            && let Some(region) = op.operation().region([height, width], At { place, op: 0 })
+        {
+            self.check_len(sample, shape)?;
+            let done = op.operation().apply_to_region(Value::Bytes(Image::cut_out_of(sample, shape, region)));
             let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
             return Ok((1, value));
         }
         Ok((0, self.read(sample)?))
     }
 
+    fn check_len(&self, sample: &[u8], shape: [usize; 3]) -> Result<(), SampleError> {
+        let len = shape.iter().product();
+        if sample.len() == len { Ok(()) } else { Err(SampleError::Bytes(sample.len(), len)) }
+    }
+
     fn read(&self, sample: &[u8]) -> Result<Value, SampleError> {
         let Input::Pixels { shape, layout } = self.input else {
-            return Ok(Value::Bytes(decode::decode(sample, &self.chain.decode)?));
+            return Ok(Value::Bytes(
+                DECODER.with_borrow_mut(|decoder| decoder.decode(sample, &self.chain.decode))?,
+            ));
         };
-        let len = shape.iter().product();
-        if sample.len() != len {
-            return Err(SampleError::Bytes(sample.len(), len));
-        }
+        self.check_len(sample, shape)?;
         let pixels = match layout {
             Layout::ChannelsLast => sample.to_vec(),
             Layout::ChannelsFirst => channels_last(sample, shape),
@@ -276,25 +298,14 @@ impl Tail {
         out: &mut [u8],
         bytes: fn(f32) -> [u8; N],
     ) {
-        let (out, _) = out.as_chunks_mut::<N>();
         let tables: Vec<[[u8; N]; 256]> = self.floats.iter().map(|floats| floats.map(bytes)).collect();
-        let channels = image.channels();
-        match layout {
-            Layout::ChannelsLast => {
-                for (to, from) in out.chunks_exact_mut(channels).zip(image.pixels().chunks_exact(channels)) {
-                    to.iter_mut()
-                        .zip(from)
-                        .zip(&tables)
-                        .for_each(|((to, from), table)| *to = table[usize::from(*from)]);
-                }
+        let number = |channel: usize, byte: u8| tables[channel][usize::from(byte)];
+        match tables.as_slice() {
+            // The tables' places are known to the inner loop.
+            [red, green, blue] => {
+                write_as(image, layout, out, |channel, byte| [red, green, blue][channel][usize::from(byte)])
             }
-            Layout::ChannelsFirst => {
-                let planes = out.chunks_exact_mut(image.height() * image.width());
-                for (channel, (plane, table)) in planes.zip(&tables).enumerate() {
-                    let from = image.pixels()[channel..].iter().step_by(channels);
-                    plane.iter_mut().zip(from).for_each(|(to, from)| *to = table[usize::from(*from)]);
-                }
-            }
+            _ => write_as(image, layout, out, number),
         }
     }
 }
@@ -302,31 +313,50 @@ impl Tail {
 /// Writes a picture's numbers in this order and type.
 fn write(value: Value, layout: Layout, dtype: Dtype, out: &mut [u8]) {
     match (value, dtype) {
-        (Value::Bytes(image), _) => write_as(&image, layout, out, |byte| [byte]),
+        (Value::Bytes(image), _) => write_as(&image, layout, out, |_, byte| [byte]),
         (Value::Floats(image), Dtype::Float16) => {
-            write_as(&image, layout, out, |float| f16::from_f32(float).to_le_bytes());
+            write_as(&image, layout, out, |_, float| f16::from_f32(float).to_le_bytes());
         }
         (Value::Floats(image), Dtype::Bfloat16) => {
-            write_as(&image, layout, out, |float| bf16::from_f32(float).to_le_bytes());
+            write_as(&image, layout, out, |_, float| bf16::from_f32(float).to_le_bytes());
         }
-        (Value::Floats(image), _) => write_as(&image, layout, out, f32::to_le_bytes),
+        (Value::Floats(image), _) => write_as(&image, layout, out, |_, float: f32| float.to_le_bytes()),
     }
 }
 
+/// Writes the bytes of each number, made of its channel and the number.
 fn write_as<T: Copy, const N: usize>(
     image: &Image<T>,
     layout: Layout,
     out: &mut [u8],
-    bytes: fn(T) -> [u8; N],
+    bytes: impl Fn(usize, T) -> [u8; N],
 ) {
     let (out, _) = out.as_chunks_mut::<N>();
     let channels = image.channels();
-    match layout {
-        Layout::ChannelsLast => out.iter_mut().zip(image.pixels()).for_each(|(to, from)| *to = bytes(*from)),
-        Layout::ChannelsFirst => {
+    match (layout, channels) {
+        (Layout::ChannelsLast, _) => {
+            for (to, from) in out.chunks_exact_mut(channels).zip(image.pixels().chunks_exact(channels)) {
+                to.iter_mut()
+                    .zip(from)
+                    .enumerate()
+                    .for_each(|(channel, (to, from))| *to = bytes(channel, *from));
+            }
+        }
+        (Layout::ChannelsFirst, 3) => {
+            // One pass over the pixels: each is in the nearest cache once.
+            let (pixels, _) = image.pixels().as_chunks::<3>();
+            let (red, rest) = out.split_at_mut(pixels.len());
+            let (green, blue) = rest.split_at_mut(pixels.len());
+            for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
+                *red = bytes(0, pixel[0]);
+                *green = bytes(1, pixel[1]);
+                *blue = bytes(2, pixel[2]);
+            }
+        }
+        (Layout::ChannelsFirst, _) => {
             for (channel, plane) in out.chunks_exact_mut(image.height() * image.width()).enumerate() {
                 let from = image.pixels()[channel..].iter().step_by(channels);
-                plane.iter_mut().zip(from).for_each(|(to, from)| *to = bytes(*from));
+                plane.iter_mut().zip(from).for_each(|(to, from)| *to = bytes(channel, *from));
             }
         }
     }

@@ -11,7 +11,7 @@ from time import perf_counter
 from typing import Any
 
 from . import _device, _formats, _native, _stats, _transform
-from .transforms import Compose
+from .transforms import Compose, Transform
 from ._dataset import StreamingDataset
 from ._ranks import Ranks, Taken, refuse_unequal, refuse_unequal_resumed
 from ._state import State, StateMismatch
@@ -40,6 +40,9 @@ _NOWHERE = (-1, 0)
 def _split(transform: Any) -> tuple[Compose | None, Callable[[dict[str, Any]], Any] | None]:
     """What threads do to pictures, and what Python does to samples after that."""
     steps = list(transform) if isinstance(transform, Sequence) else [transform]
+    for step in steps:
+        if isinstance(step, Transform) and not isinstance(step, Compose):
+            raise TypeError(f"{step!r} is one operation: pass Compose([...])")
     chain = steps.pop(0) if steps and isinstance(steps[0], Compose) else None
     if len(steps) > 1 or any(isinstance(step, Compose) for step in steps):
         raise TypeError("transform is a Compose, a function, or a list of a Compose and a function: call several functions in one")
@@ -133,6 +136,8 @@ class DataLoader:
         self._pinned: list[_device.Pinned | None] = []
         self.collate_fn = collate_fn
         self._chain, self.transform = _split(transform)
+        if self._chain is not None and dataset._image != (None, None):
+            raise ValueError("the Compose decides on layout and type of pictures: leave image_layout and image_dtype of the dataset out")
         self.transform_processes = transform_processes
         self._processes: _transform.Processes | None = None
         self._batch_size = batch_size
@@ -544,13 +549,14 @@ class DataLoader:
         # A user who gives ranks has their own groups.
         if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
             return
-        own = (self.dataset._order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit)
+        order, chain = self.dataset._order, self._chain and self._chain.digest
+        own = (order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit, chain)
         every: list[Any] = [None] * group.get_world_size()
         group.all_gather_object(every, own)
         strange = [rank for rank, other in enumerate(every) if other != every[0]]
         if strange:
             raise StateMismatch(
-                f"ranks do not read the same: rank 0 has (order, virtual ranks, batch size, last batch, cursor, limit) {every[0]}, and "
+                f"ranks do not read the same: rank 0 has (order, virtual ranks, batch size, last batch, cursor, limit, transforms) {every[0]}, and "
                 f"rank {strange[0]} has {every[strange[0]]}"
             )
 

@@ -24,7 +24,7 @@ def as_tf_dataset(loader: DataLoader) -> tensorflow.data.Dataset:
     import tensorflow as tf
     from numpy import asarray
 
-    if loader.transform is not None or loader.collate_fn is not None:
+    if loader._chain is not None or loader.transform is not None or loader.collate_fn is not None:
         raise ValueError("TensorFlow has to know types and shapes before the first batch: map the tf.data.Dataset rather than transform")
     dataset = loader.dataset
     if (dataset._format or "numpy") not in ("numpy", "torch"):

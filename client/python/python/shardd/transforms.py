@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from typing import Any
 
 from . import _native
@@ -38,6 +39,8 @@ def _plain(name: str, value: Any) -> Any:
     """An argument as JSON."""
     if isinstance(value, Transform):
         return value.document()
+    if name == "transforms" and not isinstance(value, Sequence):
+        raise TypeError(_not_ours(value))
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -48,7 +51,29 @@ def _plain(name: str, value: Any) -> Any:
         return getattr(value, "value", value)
     if hasattr(value, "tolist"):
         return value.tolist()
+    if not isinstance(value, Sequence):
+        raise TypeError(f"{name} is {value!r}: give a number or a list of numbers")
     return [_plain(name, item) for item in value]
+
+
+class InterpolationMode(str, Enum):
+    """How pixels between pixels are found."""
+
+    NEAREST = "nearest"
+    NEAREST_EXACT = "nearest-exact"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    BOX = "box"
+    HAMMING = "hamming"
+    LANCZOS = "lanczos"
+
+
+class AutoAugmentPolicy(str, Enum):
+    """The learned policies of :class:`AutoAugment`."""
+
+    IMAGENET = "imagenet"
+    CIFAR10 = "cifar10"
+    SVHN = "svhn"
 
 
 class Transform:
@@ -57,8 +82,8 @@ class Transform:
     def document(self) -> dict[str, Any]:
         """It as JSON."""
         arguments = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
-        if "antialias" in arguments and arguments.pop("antialias") is False:
-            raise ValueError(f"{type(self).__name__} always averages over the pixels that become one: leave antialias=False out")
+        if arguments.pop("antialias", True) is not True:
+            raise ValueError(f"{type(self).__name__} always averages over the pixels that become one: leave antialias out")
         return {"type": type(self).__name__} | {name: _plain(name, value) for name, value in arguments.items()}
 
 
@@ -69,7 +94,7 @@ class Resize(Transform):
     size: _Size | None
     interpolation: Any = "bilinear"
     max_size: int | None = None
-    antialias: bool | None = True
+    antialias: bool = True
 
 
 @dataclass(frozen=True)
@@ -98,7 +123,7 @@ class RandomResizedCrop(Transform):
     scale: Sequence[float] = (0.08, 1.0)
     ratio: Sequence[float] = (3.0 / 4.0, 4.0 / 3.0)
     interpolation: Any = "bilinear"
-    antialias: bool | None = True
+    antialias: bool = True
 
 
 @dataclass(frozen=True)
@@ -154,6 +179,16 @@ class RandomPerspective(Transform):
 
     distortion_scale: float = 0.5
     p: float = 0.5
+    interpolation: Any = "bilinear"
+    fill: _Numbers = 0
+
+
+@dataclass(frozen=True)
+class ElasticTransform(Transform):
+    """Moves each pixel by a random field that is smooth."""
+
+    alpha: _Numbers = 50.0
+    sigma: _Numbers = 5.0
     interpolation: Any = "bilinear"
     fill: _Numbers = 0
 
@@ -374,7 +409,8 @@ class Compose(Transform):
     The pictures are the column ``column`` of the dataset: encoded images, which are decoded as ``mode`` (``"RGB"`` or
     ``"GRAY"``), or uint8 of a shape. A batch has them as ``layout`` (``"CHW"`` or ``"HWC"``). ``seed`` is that of the plan unless
     you give one. With ``on_error="zero"``, pictures that cannot be decoded are zeros, which a warning of each names; else the first
-    of them ends the epoch with an error.
+    of them ends the epoch with an error. ``truncated="fill"`` keeps the pixels of JPEGs that end too soon, with grey for the others.
+    Pictures of more than ``max_pixels`` are errors before they take memory.
     """
 
     def __init__(
@@ -384,26 +420,25 @@ class Compose(Transform):
         column: str | None = None,
         mode: str = "RGB",
         apply_exif_orientation: bool = False,
+        max_pixels: int = 178_956_970,
+        truncated: str = "raise",
         layout: str = "CHW",
         seed: int | None = None,
         on_error: str = "raise",
     ) -> None:
-        for transform in transforms:
+        self.transforms = tuple(transforms)
+        for transform in self.transforms:
             if not isinstance(transform, Transform):
                 raise TypeError(_not_ours(transform))
-        self.transforms = list(transforms)
-        self._chain = _native.Chain(
-            json.dumps(
-                {
-                    "column": column,
-                    "decode": {"mode": mode, "apply_exif_orientation": apply_exif_orientation},
-                    "transforms": [transform.document() for transform in self.transforms],
-                    "layout": layout,
-                    "seed": seed,
-                    "on_error": on_error,
-                }
-            )
-        )
+        decode = {"mode": mode, "apply_exif_orientation": apply_exif_orientation, "max_pixels": max_pixels, "truncated": truncated}
+        self._options = {"column": column, "decode": decode, "layout": layout, "seed": seed, "on_error": on_error}
+        document = {"transforms": [transform.document() for transform in self.transforms], **self._options}
+        try:
+            self._chain = _native.Chain(json.dumps(document, allow_nan=False))
+        except ValueError as error:
+            if "Out of range float" in str(error):
+                raise ValueError(f"an argument of {self.transforms!r} is not finite") from None
+            raise
 
     @property
     def native(self) -> _native.Chain:
@@ -412,6 +447,8 @@ class Compose(Transform):
 
     def document(self) -> dict[str, Any]:
         """Its operations as JSON, for other operations."""
+        if self._options != Compose([])._options:
+            raise ValueError("a Compose inside of another one has operations alone: give column, mode, layout and so on to the outer one")
         return {"type": "Compose", "transforms": [transform.document() for transform in self.transforms]}
 
     def to_json(self) -> str:
@@ -432,13 +469,14 @@ class Compose(Transform):
         return _array(*self._chain.apply(data, shape, seed, epoch, position))
 
     def stages(self, sample: Any, *, epoch: int = 0, position: int = 0, seed: int = 0) -> list[tuple[str, Any]]:
-        """The operations and the picture behind each, to look at; the decoded picture comes first."""
+        """The operations and the picture behind each, to look at; the decoded picture comes first. These are uint8, or float32 behind
+        ``ToDtype``, with the channels last."""
         data, shape = _bytes_of(sample)
         stages = self._chain.stages(data, shape, seed, epoch, position)
         return [(op or "decoded", _array(*picture)) for op, picture in stages]
 
     def __repr__(self) -> str:
-        return f"Compose({self.transforms!r})"
+        return f"Compose({list(self.transforms)!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Compose) and self.to_json() == other.to_json()
@@ -453,16 +491,8 @@ class Compose(Transform):
 def from_json(text: str) -> Compose:
     """Transforms from their JSON."""
     document = json.loads(_native.Chain(text).json)
-    decode = document["decode"]
-    return Compose(
-        [_of_document(op) for op in document["transforms"]],
-        column=document["column"],
-        mode=decode["mode"],
-        apply_exif_orientation=decode["apply_exif_orientation"],
-        layout=document["layout"],
-        seed=document["seed"],
-        on_error=document["on_error"],
-    )
+    options = {name: document[name] for name in ("column", "layout", "seed", "on_error")}
+    return Compose([_of_document(op) for op in document["transforms"]], **document["decode"], **options)
 
 
 def _of_document(document: Mapping[str, Any]) -> Transform:
@@ -475,6 +505,8 @@ def _of_document(document: Mapping[str, Any]) -> Transform:
 
 def _not_ours(transform: Any) -> str:
     name = type(transform).__name__
+    if name in _HINTS:
+        return f"{name}: {_HINTS[name]}"
     if name in _native.Chain.names():
         return f"{name} is that of {type(transform).__module__}: take shardd.transforms.{name}, with the same arguments"
     if callable(transform):
@@ -483,6 +515,16 @@ def _not_ours(transform: Any) -> str:
             "shardd.DataLoader, and this Compose within it"
         )
     return f"{transform!r} is no transform"
+
+
+# Names of torchvision's that are none here, and the way out.
+_HINTS = {
+    "ConvertImageDtype": 'use ToDtype("float32", scale=True)',
+    "Lambda": "pass transform=[compose, function] to shardd.DataLoader",
+    "PILToTensor": "leave it out: pictures are tensors from the beginning",
+    "ToPILImage": "leave it out: pictures are tensors",
+    "ToTensor": 'use ToDtype("float32", scale=True)',
+}
 
 
 def _bytes_of(sample: Any) -> tuple[bytes, list[int] | None]:
@@ -512,4 +554,4 @@ def __getattr__(name: str) -> Any:
     """Names the nearest operation to one that does not exist."""
     if name.startswith("_"):
         raise AttributeError(name)
-    raise AttributeError(f"shardd.transforms has no {name}; the nearest is {_native.Chain.nearest(name)}")
+    raise AttributeError(f"shardd.transforms has no {name}: {_HINTS.get(name) or f'the nearest is {_native.Chain.nearest(name)}'}")

@@ -51,8 +51,10 @@ pub(super) fn decode(
     let width = decode_window(&mut decoder, frame, window, pixels)?;
     let region = Region { left: region.left - (window.right - width), ..region };
     Ok(match format {
-        PixelFormat::Cmyk => without_black(&region.cut(pixels, width, 4), options.mode),
-        _ => region.cut(pixels, width, options.mode.channels()),
+        PixelFormat::Cmyk => {
+            without_black(&Image::cut_out_of(pixels, [frame.height, width, 4], region), options.mode)
+        }
+        _ => Image::cut_out_of(pixels, [frame.height, width, options.mode.channels()], region),
     })
 }
 

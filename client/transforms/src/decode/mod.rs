@@ -41,10 +41,11 @@ impl ColorMode {
 
 /// What to do with a JPEG whose data end too soon or do not make sense.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
+#[serde(rename_all = "lowercase")]
 pub enum Truncated {
     /// Return an error.
     #[default]
+    #[serde(rename = "raise")]
     Refuse,
     /// Keep the pixels that are there and make the rest grey, as libjpeg does.
     Fill,
@@ -161,18 +162,6 @@ impl Region {
             |start: usize, len: usize, end| len > 0 && start.checked_add(len).is_some_and(|e| e <= end);
         fits(self.top, self.height, height) && fits(self.left, self.width, width)
     }
-
-    /// The region's part of rows of `width` pixels.
-    ///
-    /// # Panics
-    /// If the rows do not hold the region.
-    fn cut(&self, pixels: &[u8], width: usize, channels: usize) -> Image<u8> {
-        let mut kept = Vec::with_capacity(self.height * self.width * channels);
-        for row in pixels.chunks_exact(width * channels).skip(self.top).take(self.height) {
-            kept.extend_from_slice(&row[self.left * channels..][..self.width * channels]);
-        }
-        Image::new([self.height, self.width, channels], kept)
-    }
 }
 
 /// Why bytes did not become a picture.
@@ -195,13 +184,13 @@ pub enum DecodeError {
     /// The data end before the last pixel.
     #[error(
         "{format} ends too soon: {detail}; fetch it again or leave it out, \
-         or set `truncated` to FILL to keep what a damaged JPEG still shows"
+         or set `truncated` to \"fill\" to keep what a damaged JPEG still shows"
     )]
     Truncated { format: Format, detail: String },
     /// The data contradict the format.
     #[error(
         "{format} is broken: {detail}; fetch it again or leave it out, \
-         or set `truncated` to FILL to keep what a damaged JPEG still shows"
+         or set `truncated` to \"fill\" to keep what a damaged JPEG still shows"
     )]
     Broken { format: Format, detail: String },
     /// A valid file of a kind that is not read.

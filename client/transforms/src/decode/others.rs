@@ -62,7 +62,7 @@ pub(super) fn decode(
     let pixels = in_mode(pixels, colour, format, options.mode)?;
     Ok(match region {
         None => Image::new([height, width, options.mode.channels()], pixels),
-        Some(region) => region.cut(&pixels, width, options.mode.channels()),
+        Some(region) => Image::cut_out_of(&pixels, [height, width, options.mode.channels()], region),
     })
 }
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// A number for all, or one for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "give a number or a list of numbers, whole and from 0 for pixels")]
 pub enum OneOrMany<T> {
     /// For all.
     One(T),
@@ -29,7 +29,7 @@ pub type Size = OneOrMany<usize>;
 pub(crate) const LONGEST_SIDE: usize = 1 << 15;
 
 /// The most pixels of one, as of a decoded one by default.
-const MOST_PIXELS: usize = 178_956_970;
+pub(crate) const MOST_PIXELS: usize = 178_956_970;
 
 /// A height and width, unless a picture of them would be too large.
 pub(crate) fn bounded(size @ [height, width]: [usize; 2]) -> Result<[usize; 2], String> {

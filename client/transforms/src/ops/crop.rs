@@ -7,7 +7,7 @@ use super::resize::{Interpolation, resize};
 use crate::draws::Draws;
 use crate::image::{Image, Region};
 use crate::operation::{At, Operation, bytes_only};
-use crate::value::{Kind, Value, each};
+use crate::value::{Dtype, Kind, Value, each};
 
 /// From where the pixels of a margin come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,13 +155,25 @@ fn margins(padding: &OneOrMany<usize>) -> Result<[usize; 4], String> {
 impl Operation for Pad {
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         let [left, top, right, bottom] = margins(&self.padding)?;
-        for_channels(&self.fill, input.channels, "fill")?;
+        check_fill(&self.fill, input)?;
         let padded = |[height, width]: [usize; 2]| bounded([top + height + bottom, left + width + right]);
         Ok(Kind { size: input.size.map(padded).transpose()?, ..input })
     }
 
     fn apply(&self, value: Value, _: At) -> Result<Value, String> {
         padded(value, margins(&self.padding)?, &self.fill, self.padding_mode)
+    }
+}
+
+/// Refuses values of margins that the numbers of these pictures do not have.
+fn check_fill(fill: &Fill, of: Kind) -> Result<(), String> {
+    let fill = for_channels(fill, of.channels, "fill")?;
+    match fill
+        .iter()
+        .all(|value| value.is_finite() && (of.dtype != Dtype::Uint8 || (0.0..=255.0).contains(value)))
+    {
+        true => Ok(()),
+        false => Err(format!("has a fill of {fill:?} for {}: give numbers that this type has", of.dtype)),
     }
 }
 
@@ -242,7 +254,7 @@ fn random_region(
 impl Operation for RandomCrop {
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         let size = self.size.height_and_width()?;
-        for_channels(&self.fill, input.channels, "fill")?;
+        check_fill(&self.fill, input)?;
         // Sides that differ are known when the picture is there.
         self.margins(input.size.unwrap_or(size))?;
         Ok(Kind { size: Some(size), ..input })

@@ -11,16 +11,13 @@ use crate::value::{Kind, Value, each};
 pub fn horizontal_flip<T: Copy>(mut image: Image<T>) -> Image<T> {
     let [_, width, channels] = image.shape();
     for row in image.pixels_mut().chunks_exact_mut(width * channels) {
-        if channels == 1 {
-            row.reverse();
-            continue;
-        }
-        let (mut left, mut right) = (0, width - 1);
-        while left < right {
-            for channel in 0..channels {
-                row.swap(left * channels + channel, right * channels + channel);
+        match channels {
+            1 => row.reverse(),
+            3 => row.as_chunks_mut::<3>().0.reverse(),
+            _ => {
+                row.reverse();
+                row.chunks_exact_mut(channels).for_each(<[T]>::reverse);
             }
-            (left, right) = (left + 1, right - 1);
         }
     }
     image

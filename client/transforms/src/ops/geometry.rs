@@ -80,6 +80,12 @@ pub fn rotate(
     sample(image, &AffineGrid::new(matrix, size, output), interpolation, fill)
 }
 
+/// `[height, width]` of a picture of this size that [`rotate`] makes with `expand`.
+pub fn expanded_size(size: [usize; 2], angle: f64, center: Option<[f64; 2]>) -> [usize; 2] {
+    let matrix = inverse_affine(from_middle(center, size), -angle.rem_euclid(360.0), [0.0; 2], 1.0, [0.0; 2]);
+    rotated_size(matrix, size)
+}
+
 /// Moves four corners and all between them, as torchvision's `perspective`. The size stays.
 ///
 /// What was at `startpoints` comes to `endpoints`: each four points `[x, y]` in pixels, by custom those at

@@ -99,10 +99,12 @@ impl Normalize {
     fn of(&self, channels: usize) -> Result<Vec<[f32; 2]>, String> {
         let [mean, std] =
             [for_channels(&self.mean, channels, "mean")?, for_channels(&self.std, channels, "std")?];
-        if !mean.iter().chain(&std).all(|value| value.is_finite()) || std.contains(&0.0) {
-            return Err("has a mean or std that is not finite, or a std of 0".into());
+        let values: Vec<[f32; 2]> =
+            mean.into_iter().zip(std).map(|(mean, std)| [mean as f32, std as f32]).collect();
+        match values.iter().all(|[mean, std]| mean.is_finite() && std.is_normal()) {
+            true => Ok(values),
+            false => Err("has a mean or std that is not finite in 32 bits, or a std of 0".into()),
         }
-        Ok(mean.into_iter().zip(std).map(|(mean, std)| [mean as f32, std as f32]).collect())
     }
 }
 

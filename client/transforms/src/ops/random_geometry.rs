@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::arguments::{OneOrMany, half, ordered, probability, round};
-use super::geometry::{Fill, Interpolation, affine, perspective, rotate};
+use super::arguments::{OneOrMany, bounded, half, ordered, probability, round};
+use super::geometry::{Field, Fill, Interpolation, affine, elastic, expanded_size, perspective, rotate};
 use crate::draws::Draws;
 use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
@@ -22,6 +22,9 @@ fn angles(degrees: &OneOrMany<f64>, of: &str) -> Result<[f64; 2], String> {
 }
 
 pub(super) fn check_fill(fill: &Fill, channels: usize) -> Result<(), String> {
+    if !fill.values().iter().all(|value| (0.0..=255.0).contains(value)) {
+        return Err("has a fill that is not from 0 to 255".into());
+    }
     match fill.values() {
         [] | [_] => Ok(()),
         many if many.len() == channels => Ok(()),
@@ -83,6 +86,10 @@ impl Operation for RandomRotation {
     fn apply(&self, value: Value, at: At) -> Result<Value, String> {
         let [low, high] = angles(&self.degrees, "degrees")?;
         let angle = at.draws().between(low, high);
+        if self.expand {
+            let [height, width, _] = value.shape();
+            bounded(expanded_size([height, width], angle, self.center))?;
+        }
         Ok(value.bytes(|image| {
             rotate(&image, angle, self.interpolation, self.expand, self.center, self.fill.values())
         }))
@@ -230,5 +237,67 @@ impl Operation for RandomPerspective {
         let from = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
         let to = self.corners([height, width], &mut draws);
         Ok(value.bytes(|image| perspective(&image, from, to, self.interpolation, self.fill.values())))
+    }
+}
+
+/// Moves each pixel by a random field that is smooth (Simard et al., "Best practices for convolutional neural networks",
+/// ICDAR 2003).
+///
+/// Random numbers: `uniform()` of each pixel, row by row, for the moves across, then for those down.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ElasticTransform {
+    /// The strength of the moves: of both directions, or across and down.
+    #[serde(default = "ElasticTransform::alpha")]
+    pub alpha: OneOrMany<f64>,
+    /// The standard deviation in pixels of the blur that makes the field smooth: of both directions, or across and down.
+    #[serde(default = "ElasticTransform::sigma")]
+    pub sigma: OneOrMany<f64>,
+    /// How pixels between pixels are found.
+    #[serde(default = "bilinear")]
+    pub interpolation: Interpolation,
+    /// Pixels from outside.
+    #[serde(default)]
+    pub fill: Fill,
+}
+
+impl ElasticTransform {
+    fn alpha() -> OneOrMany<f64> {
+        OneOrMany::One(50.0)
+    }
+
+    fn sigma() -> OneOrMany<f64> {
+        OneOrMany::One(5.0)
+    }
+
+    /// Across and down: the strengths, and the standard deviations.
+    fn arguments(&self) -> Result<[[f64; 2]; 2], String> {
+        let both = |values: &OneOrMany<f64>, of: &str, most: f64| {
+            let both = match *values.as_slice() {
+                [one] => [one, one],
+                [across, down] => [across, down],
+                _ => return Err(format!("has {of} of other than one or two numbers")),
+            };
+            match both.iter().all(|value| (0.0..=most).contains(value)) {
+                true => Ok(both),
+                false => Err(format!("has {of} of {both:?}: give numbers from 0 to {most}")),
+            }
+        };
+        Ok([both(&self.alpha, "alpha", 1e6)?, both(&self.sigma, "sigma", 256.0)?])
+    }
+}
+
+impl Operation for ElasticTransform {
+    fn kind(&self, input: Kind) -> Result<Kind, String> {
+        self.arguments()?;
+        check_fill(&self.fill, input.channels)?;
+        bytes_only(input)
+    }
+
+    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+        let [alpha, sigma] = self.arguments()?;
+        let [height, width, _] = value.shape();
+        let field = Field::random([height, width], alpha, sigma, &mut at.draws());
+        Ok(value.bytes(|image| elastic(&image, &field, self.interpolation, self.fill.values())))
     }
 }

@@ -7,7 +7,7 @@ use fast_image_resize::images::{CroppedImage, Image as Pixels, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use serde::{Deserialize, Serialize};
 
-use super::arguments::{LONGEST_SIDE, Size, bounded};
+use super::arguments::{LONGEST_SIDE, MOST_PIXELS, Size, bounded};
 use crate::image::{Image, Region};
 use crate::operation::{At, Operation, bytes_only};
 use crate::value::{Kind, Value};
@@ -83,11 +83,25 @@ pub fn resize(
         3 => PixelType::U8x3,
         _ => return Err(format!("resizes pictures of 1 or 3 channels, not of {channels}")),
     };
+    bounded_between(region.height, width)?;
     let mut pixels = vec![0; height * width * channels];
     let target = Target { pixels: &mut pixels, size: [height, width] };
     resize_by(image, region, target, pixel, filter)
         .map_err(|error| format!("resizes no such picture: {error}"))?;
     Ok(Image::new([height, width, channels], pixels))
+}
+
+/// Memory that a thread keeps from one picture to the next, at most.
+const KEPT_BYTES: usize = 32 << 20;
+
+/// Refuses pictures whose rows, once they are as wide as wanted, take too much memory.
+fn bounded_between(height: usize, width: usize) -> Result<(), String> {
+    match height.saturating_mul(width) <= MOST_PIXELS {
+        true => Ok(()),
+        false => Err(format!(
+            "makes {height} rows of {width} pixels before it makes them fewer: crop the picture first"
+        )),
+    }
 }
 
 /// Memory for the pixels of a picture of this height and width.
@@ -120,6 +134,10 @@ fn resize_by(
         let mut between = Pixels::from_slice_u8(width, part_height, &mut across[..needed], pixel)?;
         resizer.resize(&part, &mut between, &options)?;
         resizer.resize(&between, &mut down, &options)?;
+        if needed > KEPT_BYTES {
+            *across = Vec::new();
+            resizer.reset_internal_buffers();
+        }
         Ok(())
     })
 }

@@ -72,7 +72,8 @@ proptest! {
     fn the_last_stage_is_what_is_in_the_batch(position: u64) {
         let place = Place { seed: 3, epoch: 1, position };
         let sample = noise(144, position);
-        for chain in [ALL, r#"[{"type": "ToDtype", "dtype": "float32"}, {"type": "Normalize", "mean": 3, "std": 2.5}]"#] {
+        const CUT: &str = r#"[{"type": "RandomCrop", "size": 4}, {"type": "RandomHorizontalFlip"}, {"type": "ToDtype", "dtype": "float32"}]"#;
+        for chain in [ALL, CUT, r#"[{"type": "ToDtype", "dtype": "float32"}, {"type": "Normalize", "mean": 3, "std": 2.5}]"#] {
             let chain = Chain { layout: Layout::ChannelsLast, ..chain.parse().expect("a chain") };
             let own = Transform::new(chain, Input::of_shape(&SHAPE).expect("a picture")).expect("a chain");
             let stages = own.stages(&sample, place).expect("stages");
@@ -164,6 +165,18 @@ fn an_impossible_chain_is_refused_with_the_operation_its_input_and_the_way_out()
         (r#"[{"p": 1}]"#, "an operation has no \"type\""),
         (r#"[{"type": "ColorJitter", "hue": 0.7}]"#, "has hue from -0.5 to 0.7"),
         (r#"[{"type": "RandomChoice", "transforms": []}]"#, "has 0 operations"),
+        (r#"{"version": 2, "transforms": [{"type": "OfVersion2"}]}"#, "have version 2"),
+        (
+            r#"[{"type": "RandomRotation", "degrees": 5, "fill": 300}]"#,
+            "has a fill that is not from 0 to 255",
+        ),
+        (r#"[{"type": "Pad", "padding": 1, "fill": -3}]"#, "has a fill of [-3.0, -3.0, -3.0] for uint8"),
+        (
+            r#"[{"type": "ToDtype", "dtype": "float32"}, {"type": "Normalize", "mean": 0, "std": 1e-50}]"#,
+            "has a mean or std that is not finite in 32 bits, or a std of 0",
+        ),
+        (r#"[{"type": "RandAugment", "num_ops": 65}]"#, "num_ops is 65: give 64 or less"),
+        (r#"[{"type": "Resize", "size": "8"}]"#, "Resize: give a number or a list of numbers"),
     ];
     for (chain, reason) in refusals {
         let refused = refused(chain, SHAPE);
@@ -181,6 +194,31 @@ fn a_chain_survives_its_json_and_equal_chains_have_equal_digests() {
     let short: Chain = r#"[{"type":"RandomHorizontalFlip"}]"#.parse().expect("a chain");
     assert_eq!(spelled.digest(), short.digest());
     assert_ne!(short.digest(), chain.digest());
+}
+
+#[test]
+fn pictures_that_would_take_too_much_memory_are_errors() {
+    let of = |chain: &str, shape| {
+        let transform = transform(chain, shape);
+        let sample = vec![0; shape.iter().product()];
+        let mut out = vec![0; transform.bytes()];
+        transform
+            .apply(&sample, Place { seed: 0, epoch: 0, position: 0 }, &mut out)
+            .expect_err("an error")
+            .to_string()
+    };
+    let told = of(r#"[{"type": "Resize", "size": [8, 200]}]"#, [1 << 20, 1, 1]);
+    assert!(told.contains("makes 1048576 rows of 200 pixels before it makes them fewer"), "{told}");
+    let long = r#"[{"type": "RandomRotation", "degrees": [45, 45], "expand": true}, {"type": "CenterCrop", "size": 8}]"#;
+    let told = of(long, [1, 1 << 20, 1]);
+    assert!(told.contains("RandomRotation, makes pictures of 741"), "{told}");
+}
+
+#[test]
+fn pictures_without_pixels_are_refused() {
+    for shape in [&[0, 4, 3][..], &[3, 0, 4], &[4, 0]] {
+        assert!(matches!(Input::of_shape(shape), Err(ChainError::Input(_))), "{shape:?}");
+    }
 }
 
 #[test]
