@@ -212,12 +212,12 @@ pub(crate) struct Args {
     #[arg(help_heading = DATA, long)]
     pub(crate) augment: bool,
 
-    /// File of the transforms of images, JSON with the names and arguments of torchvision.transforms.v2, or the JSON itself
+    /// File of the transforms of images: JSON with the names of torchvision.transforms.v2, or the JSON itself
     #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = transforms, conflicts_with = "augment")]
     pub(crate) transforms: Option<Chain>,
 
     /// File of the transforms of the images of --test-dataset, or the JSON itself
-    #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = transforms, requires = "test_dataset")]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "FILE", value_parser = transforms, requires = "test_dataset")]
     pub(crate) test_transforms: Option<Chain>,
 
     /// Clip the global gradient norm to this value
