@@ -107,7 +107,7 @@ def parse():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--turn", type=float, default=2, metavar="SECONDS")
     parser.add_argument("--pictures", type=int, default=2000)
-    parser.add_argument("--wait", type=float, default=0, metavar="MINUTES", help="within so long of the start, turns wait for unused cores, and those that others disturb are repeated")
+    parser.add_argument("--wait", type=float, default=0, metavar="MINUTES", help="wait for idle cores, and repeat turns that other programs disturb, for at most this long")
     parser.add_argument("--work", type=Path, required=True, help="where pictures and formats are written, 2 GB")
     parser.add_argument("--json", type=Path, help="write each figure to this file, a line of JSON each")
     arguments = parser.parse_args()

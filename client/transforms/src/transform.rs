@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::chain::{Chain, ChainError, Layout};
 use crate::decode::{self, DecodeError, Decoder};
 use crate::draws::Place;
-use crate::image::Image;
+use crate::image::{Image, Region};
 use crate::op::Op;
 use crate::operation::At;
 use crate::value::{Dtype, Kind, Value};
@@ -202,27 +202,38 @@ impl Transform {
     /// The picture behind the first operation if that cuts out of the decoded picture, else the decoded one; and the index of the
     /// operation that is next.
     fn first(&self, sample: &[u8], place: Place) -> Result<(usize, Value), SampleError> {
-        if self.input == Input::Encoded
-            && let Some(op) = self.chain.transforms.first()
-            && let size = decode::header(sample)?.decoded_size(&self.chain.decode)
+        if let Some(op) = self.chain.transforms.first()
+            && let Some(size) = self.size_before_reading(sample)?
             && let Some(region) = op.operation().region(size, At { place, op: 0 })
         {
-            let part = DECODER
-                .with_borrow_mut(|decoder| decoder.decode_region(sample, &self.chain.decode, region))?;
-            let done = op.operation().apply_to_region(Value::Bytes(part));
-            let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
-            return Ok((1, value));
-        }
-        if let Input::Pixels { shape: shape @ [height, width, _], layout: Layout::ChannelsLast } = self.input
-            && let Some(op) = self.chain.transforms.first()
-            && let Some(region) = op.operation().region([height, width], At { place, op: 0 })
-        {
-            self.check_len(sample, shape)?;
-            let done = op.operation().apply_to_region(Value::Bytes(Image::cut_out_of(sample, shape, region)));
+            let done = op.operation().apply_to_region(self.read_region(sample, region)?);
             let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
             return Ok((1, value));
         }
         Ok((0, self.read(sample)?))
+    }
+
+    /// Height and width of a picture of which a part can be read; none if all of it has to be.
+    fn size_before_reading(&self, sample: &[u8]) -> Result<Option<[usize; 2]>, SampleError> {
+        Ok(match self.input {
+            Input::Encoded => Some(decode::header(sample)?.decoded_size(&self.chain.decode)),
+            Input::Pixels { shape: [height, width, _], layout: Layout::ChannelsLast } => {
+                Some([height, width])
+            }
+            Input::Pixels { layout: Layout::ChannelsFirst, .. } => None,
+        })
+    }
+
+    /// A part of a picture that has a [size before it is read](Self::size_before_reading).
+    fn read_region(&self, sample: &[u8], region: Region) -> Result<Value, SampleError> {
+        Ok(Value::Bytes(match self.input {
+            Input::Encoded => DECODER
+                .with_borrow_mut(|decoder| decoder.decode_region(sample, &self.chain.decode, region))?,
+            Input::Pixels { shape, .. } => {
+                self.check_len(sample, shape)?;
+                Image::cut_out_of(sample, shape, region)
+            }
+        }))
     }
 
     fn check_len(&self, sample: &[u8], shape: [usize; 3]) -> Result<(), SampleError> {

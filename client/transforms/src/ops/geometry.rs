@@ -88,8 +88,8 @@ pub fn expanded_size(size: [usize; 2], angle: f64, center: Option<[f64; 2]>) -> 
 
 /// Moves four corners and all between them, as torchvision's `perspective`. The size stays.
 ///
-/// What was at `startpoints` comes to `endpoints`: each four points `[x, y]` in pixels, by custom those at
-/// the top left, top right, bottom right and bottom left. `fill` is as [`Fill::values`] gives it.
+/// Maps `startpoints` to `endpoints`: four points `[x, y]` each, in pixels. Usual are the corners at the top
+/// left, top right, bottom right and bottom left. `fill` is as [`Fill::values`] gives it.
 ///
 /// If three of the `endpoints` are on one line, there is no such map, and the picture stays as it is;
 /// torchvision raises an error.
