@@ -43,9 +43,13 @@ const TOP_LEVEL: &[&str] = &[
 /// Which of our packages each of them may depend on. Tests and benches see everything.
 const ARROWS: &[(&str, &[&str])] = &[
     ("shardd-plan", &[]),
+    ("shardd-packing", &[]),
+    ("shardd-tokens", &[]),
+    ("shardd-views", &[]),
+    ("shardd-audio", &[]),
     ("shardd-strategies", &[]),
     ("shardfmt", &["shardd-plan", "shardd-strategies"]),
-    ("shardd-ingest", &["shardd-plan", "shardd-strategies", "shardfmt"]),
+    ("shardd-ingest", &["shardd-packing", "shardd-plan", "shardd-strategies", "shardd-tokens", "shardd-views", "shardfmt"]),
     ("shardd-api", &["shardd-plan", "shardfmt"]),
     // Its tests ingest.
     ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),
@@ -63,6 +67,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-engine",
             "shardd-plan",
             "shardd-store",
+            "shardd-transforms",
             "shardfmt",
         ],
     ),
@@ -76,6 +81,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-inputs",
             "shardd-plan",
             "shardd-store",
+            "shardd-views",
             "shardfmt",
         ],
     ),
