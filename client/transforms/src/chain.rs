@@ -3,8 +3,11 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::companions::Declared;
 use crate::decode::DecodeOptions;
+use crate::mixing::Mixing;
 use crate::op::Op;
+use crate::op::containers::count_of;
 
 /// The version of the JSON.
 const VERSION: u32 = 1;
@@ -38,6 +41,9 @@ pub enum ChainError {
         "the transforms take encoded images, or uint8 of [height, width, channels] or [channels, height, width], and get {0}"
     )]
     Input(String),
+    /// The columns that belong to the pictures do not fit each other.
+    #[error("of the companions of the transforms, {0}")]
+    Companions(String),
 }
 
 /// The order of the numbers of a picture in a batch.
@@ -69,8 +75,10 @@ pub enum OnError {
     /// Reading ends with an error that names the sample.
     #[default]
     Raise,
-    /// The picture is zeros, and the sample is counted and logged.
+    /// The picture is zeros, and the sample is counted and reported.
     Zero,
+    /// The sample is left out of its batch, counted and reported. Audits count it as read.
+    Skip,
 }
 
 /// A chain of operations, with all that the pixels of a batch depend on but the samples and the seed of their plan.
@@ -96,11 +104,17 @@ pub struct Chain {
     /// The column of pictures; the only one if none is given.
     #[serde(default)]
     pub column: Option<String>,
+    /// The columns that belong to the pictures and move with them.
+    #[serde(default, skip_serializing_if = "Declared::is_empty")]
+    pub companions: Declared,
     /// How encoded images become pixels.
     #[serde(default)]
     pub decode: DecodeOptions,
     /// The operations, one after the other.
     pub transforms: Vec<Op>,
+    /// How the samples of a finished batch are mixed; not at all if it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Mixing>,
     /// The order of numbers in a batch.
     #[serde(default)]
     pub layout: Layout,
@@ -118,8 +132,10 @@ impl Chain {
         Self {
             version: VERSION,
             column: None,
+            companions: Declared::new(),
             decode: DecodeOptions::default(),
             transforms,
+            batch: None,
             layout: Layout::default(),
             seed: None,
             on_error: OnError::default(),
@@ -128,6 +144,11 @@ impl Chain {
 
     fn version() -> u32 {
         VERSION
+    }
+
+    /// How many numbers its operations on samples have, those inside of others among them.
+    pub fn count(&self) -> u64 {
+        count_of(&self.transforms)
     }
 
     /// The JSON with all defaults written out, in one way for equal chains.

@@ -26,9 +26,11 @@
 //! ```
 
 mod chain;
+mod companions;
 pub mod decode;
 mod draws;
 mod image;
+mod mixing;
 pub mod op;
 mod operation;
 pub mod ops;
@@ -36,8 +38,12 @@ mod transform;
 mod value;
 
 pub use chain::{Chain, ChainError, Layout, OnError};
+pub use companions::{
+    BoxFormat, Boxes, Companion, CompanionKind, CompanionKinds, Companions, Declared, Given, KeyPoints, Mask,
+};
 pub use draws::{Draws, Place};
 pub use image::{Image, Region};
+pub use mixing::{CutMix, Mix, MixUp, Mixing, RandomApplyMix, RandomChoiceMix};
 pub use op::Op;
 pub use transform::{Input, SampleError, Stage, Transform};
 pub use value::{Dtype, Kind, Value};

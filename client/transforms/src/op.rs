@@ -10,9 +10,11 @@ use serde_json::{Map, Value as Json};
 
 use crate::operation::Operation;
 use crate::ops::auto::{AugMix, AutoAugment, RandAugment, TrivialAugmentWide};
+use crate::ops::boxes::{ClampBoundingBoxes, ConvertBoundingBoxFormat, SanitizeBoundingBoxes};
 use crate::ops::crop::{CenterCrop, Pad, RandomCrop, RandomResizedCrop};
 use crate::ops::erase::RandomErasing;
 use crate::ops::flip::{RandomHorizontalFlip, RandomVerticalFlip};
+use crate::ops::iou_crop::RandomIoUCrop;
 use crate::ops::numbers::{Identity, Normalize, ToDtype, ToImage, ToPureTensor};
 use crate::ops::random_color::{
     ColorJitter, GaussianBlur, Grayscale, RGB, RandomAdjustSharpness, RandomAutocontrast,
@@ -20,6 +22,7 @@ use crate::ops::random_color::{
     RandomPosterize, RandomSolarize,
 };
 use crate::ops::random_geometry::{ElasticTransform, RandomAffine, RandomPerspective, RandomRotation};
+use crate::ops::random_size::{RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter};
 use crate::ops::resize::Resize;
 use containers::{Compose, RandomApply, RandomChoice, RandomOrder};
 
@@ -87,11 +90,12 @@ macro_rules! operations {
 }
 
 operations! {
-    AugMix, AutoAugment, CenterCrop, ColorJitter, Compose, ElasticTransform, GaussianBlur, Grayscale, Identity, Normalize, Pad,
-    RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply, RandomAutocontrast, RandomChannelPermutation, RandomChoice,
-    RandomCrop, RandomEqualize, RandomErasing, RandomGrayscale, RandomHorizontalFlip, RandomInvert, RandomOrder,
-    RandomPerspective, RandomPhotometricDistort, RandomPosterize, RandomResizedCrop, RandomRotation, RandomSolarize,
-    RandomVerticalFlip, Resize, RGB, ToDtype, ToImage, ToPureTensor, TrivialAugmentWide,
+    AugMix, AutoAugment, CenterCrop, ClampBoundingBoxes, ColorJitter, Compose, ConvertBoundingBoxFormat, ElasticTransform,
+    GaussianBlur, Grayscale, Identity, Normalize, Pad, RandAugment, RandomAdjustSharpness, RandomAffine, RandomApply,
+    RandomAutocontrast, RandomChannelPermutation, RandomChoice, RandomCrop, RandomEqualize, RandomErasing, RandomGrayscale,
+    RandomHorizontalFlip, RandomInvert, RandomIoUCrop, RandomOrder, RandomPerspective, RandomPhotometricDistort, RandomPosterize,
+    RandomResize, RandomResizedCrop, RandomRotation, RandomShortestSize, RandomSolarize, RandomVerticalFlip, RandomZoomOut, Resize,
+    RGB, SanitizeBoundingBoxes, ScaleJitter, ToDtype, ToImage, ToPureTensor, TrivialAugmentWide,
 }
 
 fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -> Result<T, String> {
@@ -99,6 +103,9 @@ fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -
 }
 
 fn unknown(name: &str) -> String {
+    if matches!(name, "MixUp" | "CutMix") {
+        return format!("{name} mixes finished batches: put it into the list transforms of \"batch\"");
+    }
     format!(
         "there is no operation {name}; the nearest is {}. There are: {}",
         Op::nearest(name),

@@ -6,11 +6,13 @@ use half::{bf16, f16};
 use thiserror::Error;
 
 use crate::chain::{Chain, ChainError, Layout};
+use crate::companions::{BoxFormat, CompanionKind, CompanionKinds, Companions, Given, Misfit};
 use crate::decode::{self, DecodeError, Decoder};
 use crate::draws::Place;
 use crate::image::{Image, Region};
+use crate::mixing::Pictures;
 use crate::op::Op;
-use crate::operation::At;
+use crate::operation::{At, Operation};
 use crate::value::{Dtype, Kind, Value};
 
 /// What a chain gets.
@@ -68,6 +70,24 @@ pub enum SampleError {
     /// There are not as many bytes of pixels as the shape has.
     #[error("the sample has {0} bytes, and its pictures have {1}")]
     Bytes(usize, usize),
+    /// There are not as many companions as the chain declares.
+    #[error(
+        "the sample has {given} companions, and the transforms declare {declared}: give one for each, in the order of their names"
+    )]
+    Companions {
+        /// How many there are.
+        given: usize,
+        /// How many the chain declares.
+        declared: usize,
+    },
+    /// A companion does not fit its picture, or cannot be decoded.
+    #[error("companion {name:?} of the picture {reason}")]
+    Companion {
+        /// Its column.
+        name: String,
+        /// The end of the sentence that begins with its name.
+        reason: String,
+    },
 }
 
 /// A chain that fits its input.
@@ -79,6 +99,10 @@ pub struct Transform {
     size: [usize; 2],
     /// The numbers of the operations.
     numbers: Vec<u64>,
+    /// The number behind theirs: that of the first that mixes a batch.
+    count: u64,
+    /// Bytes of two pictures of the largest kind.
+    largest: u64,
     /// The last operations, which change each byte by itself, as one table.
     tail: Option<Tail>,
 }
@@ -97,6 +121,8 @@ pub struct Stage {
     pub op: Option<String>,
     /// The picture behind it.
     pub value: Value,
+    /// The picture's companions.
+    pub companions: Companions,
 }
 
 thread_local! {
@@ -110,12 +136,16 @@ impl Transform {
     /// # Errors
     /// [`ChainError`] if an operation does not accept what it gets, or if batches would have pictures of several sizes.
     pub fn new(chain: Chain, input: Input) -> Result<Self, ChainError> {
+        if let Some(name) = chain.column.as_ref().filter(|name| chain.companions.contains_key(*name)) {
+            return Err(ChainError::Companions(format!("column {name:?} has the pictures: leave it out")));
+        }
+        let companions = CompanionKinds::of(&chain.companions).map_err(ChainError::Companions)?;
         let mut kind = match input {
             Input::Encoded => {
-                Kind { dtype: Dtype::Uint8, channels: chain.decode.mode.channels(), size: None }
+                Kind { dtype: Dtype::Uint8, channels: chain.decode.mode.channels(), size: None, companions }
             }
             Input::Pixels { shape: [height, width, channels], .. } => {
-                Kind { dtype: Dtype::Uint8, channels, size: Some([height, width]) }
+                Kind { dtype: Dtype::Uint8, channels, size: Some([height, width]), companions }
             }
         };
         let mut numbers = Vec::with_capacity(chain.transforms.len());
@@ -128,8 +158,21 @@ impl Transform {
             kinds.push(kind);
         }
         let size = kind.size.ok_or(ChainError::Sizes)?;
+        if let Some(mixing) = &chain.batch {
+            let index = chain.transforms.len();
+            mixing.check(kind.dtype).map_err(|(name, reason)| ChainError::Op { index, name, reason })?;
+        }
         let tail = Tail::of(&chain.transforms, &kinds);
-        Ok(Self { chain, input, output: kind, size, numbers, tail })
+        let largest = kinds.iter().map(|kind| 2 * bytes_of(kind, chain.decode.max_pixels)).max().unwrap_or(0);
+        Ok(Self { chain, input, output: kind, size, numbers, count: number, largest, tail })
+    }
+
+    /// Its operations with numbers from `first` on, for one that follows other operations.
+    #[must_use]
+    pub fn numbered_from(mut self, first: u64) -> Self {
+        self.numbers.iter_mut().for_each(|number| *number += first);
+        self.count += first;
+        self
     }
 
     /// The chain.
@@ -148,69 +191,192 @@ impl Transform {
         self.chain.layout.shape([height, width, self.output.channels])
     }
 
+    /// Bytes of the largest picture on its way through the chain, two of which may be there at once; of pictures whose size is not
+    /// known before they are read, that of the largest that may be decoded.
+    pub fn largest(&self) -> u64 {
+        self.largest
+    }
+
     /// Bytes of a picture in a batch.
     pub fn bytes(&self) -> usize {
         self.shape().iter().product::<usize>() * self.output.dtype.size()
     }
 
-    /// Changes a sample's picture and writes its numbers, little-endian, into memory of [`bytes`](Self::bytes).
+    /// The format of the boxes behind the operations, if there are boxes.
+    pub fn box_format(&self) -> Option<BoxFormat> {
+        self.output.companions.boxes
+    }
+
+    /// The names and kinds of the companions behind the operations, in the order of the names.
+    pub fn companions(&self) -> impl Iterator<Item = (&str, CompanionKind)> {
+        let kind = |kind: &CompanionKind| match (kind, self.box_format()) {
+            (CompanionKind::Boxes { .. }, Some(format)) => CompanionKind::Boxes { format },
+            (other, _) => *other,
+        };
+        self.chain.companions.iter().map(move |(name, declared)| (name.as_str(), kind(declared)))
+    }
+
+    /// Changes the picture of a sample without companions: see [`apply_with`](Self::apply_with).
+    ///
+    /// # Errors
+    /// [`SampleError`] for a sample that cannot be decoded or changed, or if the chain declares companions.
+    ///
+    /// # Panics
+    /// If the memory has another size.
+    pub fn apply(&self, sample: &[u8], place: Place, out: &mut [u8]) -> Result<(), SampleError> {
+        self.apply_with(sample, &[], place, out).map(drop)
+    }
+
+    /// Changes a sample's picture and writes its numbers, little-endian, into memory of [`bytes`](Self::bytes). Moves its
+    /// companions with it: one for each that the chain declares, in the order of their names.
+    ///
+    /// The picture is the same with and without companions, unless [`RandomIoUCrop`](crate::ops::iou_crop::RandomIoUCrop)
+    /// looks at the boxes.
     ///
     /// # Errors
     /// [`SampleError`] for a sample that cannot be decoded or changed; the memory has then any bytes.
     ///
     /// # Panics
     /// If the memory has another size.
-    pub fn apply(&self, sample: &[u8], place: Place, out: &mut [u8]) -> Result<(), SampleError> {
+    pub fn apply_with(
+        &self,
+        sample: &[u8],
+        given: &[Given<'_>],
+        place: Place,
+        out: &mut [u8],
+    ) -> Result<Companions, SampleError> {
         assert_eq!(out.len(), self.bytes(), "the memory of a picture");
         let place = self.keyed(place);
-        let (first, value) = self.first(sample, place)?;
+        let (first, value, mut companions) = self.first(sample, given, place)?;
         let end = self.tail.as_ref().map_or(self.chain.transforms.len(), |tail| tail.first);
-        let value = (first..end).try_fold(value, |value, index| self.op(index, value, place))?;
+        let value =
+            (first..end).try_fold(value, |value, index| self.op(index, value, &mut companions, place))?;
+        for index in end..self.chain.transforms.len() {
+            self.carry(index, &mut companions, value.size(), place)?;
+        }
         match (&self.tail, value) {
             (Some(tail), Value::Bytes(image)) => {
                 tail.write(&image, self.chain.layout, self.output.dtype, out)
             }
             (_, value) => write(value, self.chain.layout, self.output.dtype, out),
         }
-        Ok(())
+        Ok(companions)
     }
 
-    /// A sample's picture behind each operation, the decoded one first: bytes or floats of 32 bits, channels last.
+    /// Mixes the pictures of a batch, which [`apply`](Self::apply) has written one behind the other, as the chain's
+    /// [`batch`](Chain::batch) has it. The first sample of the batch is at `first`. `labels` has the share of each class, for one
+    /// picture after the other, and is mixed likewise. Nothing changes without such operations, or if there is one picture.
+    ///
+    /// # Panics
+    /// If these are no whole pictures, or not as many labels for each.
+    pub fn mix(&self, first: Place, pictures: &mut [u8], labels: &mut [f32]) {
+        let Some(mixing) = &self.chain.batch else { return };
+        let count = pictures.len() / self.bytes();
+        assert_eq!(pictures.len(), count * self.bytes(), "whole pictures");
+        assert!(count == 0 || labels.len().is_multiple_of(count), "as many labels for each picture");
+        let at = At { place: self.keyed(first), op: self.count };
+        let kind = Pictures { shape: self.shape(), layout: self.chain.layout, dtype: self.dtype() };
+        mixing.apply(at, kind, pictures, labels);
+    }
+
+    /// The stages of a sample without companions: see [`stages_with`](Self::stages_with).
+    ///
+    /// # Errors
+    /// [`SampleError`] for a sample that cannot be decoded or changed, or if the chain declares companions.
+    pub fn stages(&self, sample: &[u8], place: Place) -> Result<Vec<Stage>, SampleError> {
+        self.stages_with(sample, &[], place)
+    }
+
+    /// A sample's picture behind each operation, the decoded one first: bytes or floats of 32 bits, channels last. With it come
+    /// its companions.
     ///
     /// # Errors
     /// [`SampleError`] for a sample that cannot be decoded or changed.
-    pub fn stages(&self, sample: &[u8], place: Place) -> Result<Vec<Stage>, SampleError> {
+    pub fn stages_with(
+        &self,
+        sample: &[u8],
+        given: &[Given<'_>],
+        place: Place,
+    ) -> Result<Vec<Stage>, SampleError> {
         let place = self.keyed(place);
-        let mut stages = vec![Stage { op: None, value: self.read(sample)? }];
+        let value = self.read(sample)?;
+        let companions = self.beside(given, value.size())?;
+        let mut stages = vec![Stage { op: None, value, companions }];
         for (index, op) in self.chain.transforms.iter().enumerate() {
-            let value = self.op(index, stages[index].value.clone(), place)?;
-            stages.push(Stage { op: Some(op.to_string()), value });
+            let Stage { value, mut companions, .. } = stages[index].clone();
+            let value = self.op(index, value, &mut companions, place)?;
+            stages.push(Stage { op: Some(op.to_string()), value, companions });
         }
         Ok(stages)
+    }
+
+    /// The companions of a picture of this height and width.
+    fn beside(&self, given: &[Given<'_>], size: [usize; 2]) -> Result<Companions, SampleError> {
+        let declared = &self.chain.companions;
+        Companions::of(declared, given, size).map_err(|misfit| match misfit {
+            Misfit::Count(given) => SampleError::Companions { given, declared: declared.len() },
+            Misfit::One(name, reason) => SampleError::Companion { name, reason },
+        })
     }
 
     fn keyed(&self, place: Place) -> Place {
         Place { seed: self.chain.seed.unwrap_or(place.seed), ..place }
     }
 
-    fn op(&self, index: usize, value: Value, place: Place) -> Result<Value, SampleError> {
+    fn op(
+        &self,
+        index: usize,
+        value: Value,
+        companions: &mut Companions,
+        place: Place,
+    ) -> Result<Value, SampleError> {
+        self.on(index, place, |op, at| op.apply_with(value, companions, at))
+    }
+
+    /// Changes companions alone, beside a picture that becomes one of this height and width.
+    fn carry(
+        &self,
+        index: usize,
+        companions: &mut Companions,
+        to: [usize; 2],
+        place: Place,
+    ) -> Result<(), SampleError> {
+        self.on(index, place, |op, at| op.carry(companions, to, at))
+    }
+
+    /// Does something with an operation, which an error names.
+    fn on<T>(
+        &self,
+        index: usize,
+        place: Place,
+        work: impl FnOnce(&dyn Operation, At) -> Result<T, String>,
+    ) -> Result<T, SampleError> {
         let op = &self.chain.transforms[index];
-        let done = op.operation().apply(value, At { place, op: self.numbers[index] });
+        let done = work(op.operation(), At { place, op: self.numbers[index] });
         done.map_err(|reason| SampleError::Op { index, name: op.name(), reason })
     }
 
-    /// The picture behind the first operation if that cuts out of the decoded picture, else the decoded one; and the index of the
-    /// operation that is next.
-    fn first(&self, sample: &[u8], place: Place) -> Result<(usize, Value), SampleError> {
+    /// The picture behind the first operation if that cuts out of the decoded picture, else the decoded one, with its companions;
+    /// and the index of the operation that is next.
+    fn first(
+        &self,
+        sample: &[u8],
+        given: &[Given<'_>],
+        place: Place,
+    ) -> Result<(usize, Value, Companions), SampleError> {
         if let Some(op) = self.chain.transforms.first()
             && let Some(size) = self.size_before_reading(sample)?
-            && let Some(region) = op.operation().region(size, At { place, op: 0 })
+            && let Some(region) = op.operation().region(size, At { place, op: self.numbers[0] })
         {
-            let done = op.operation().apply_to_region(self.read_region(sample, region)?);
-            let value = done.map_err(|reason| SampleError::Op { index: 0, name: op.name(), reason })?;
-            return Ok((1, value));
+            let part = self.read_region(sample, region)?;
+            let value = self.on(0, place, |op, _| op.apply_to_region(part))?;
+            let mut companions = self.beside(given, size)?;
+            self.carry(0, &mut companions, value.size(), place)?;
+            return Ok((1, value, companions));
         }
-        Ok((0, self.read(sample)?))
+        let value = self.read(sample)?;
+        let companions = self.beside(given, value.size())?;
+        Ok((0, value, companions))
     }
 
     /// Height and width of a picture of which a part can be read; none if all of it has to be.
@@ -256,6 +422,13 @@ impl Transform {
     }
 }
 
+/// Bytes of a picture of this kind while it is changed; of one without a known size, of the most pixels.
+fn bytes_of(kind: &Kind, most: u64) -> u64 {
+    let pixels = kind.size.map_or(most, |[height, width]| height as u64 * width as u64);
+    let number = if kind.dtype == Dtype::Uint8 { 1 } else { 4 };
+    pixels.saturating_mul(kind.channels as u64 * number)
+}
+
 fn channels_last(planes: &[u8], [height, width, channels]: [usize; 3]) -> Vec<u8> {
     let mut pixels = vec![0; planes.len()];
     for (channel, plane) in planes.chunks_exact(height * width).enumerate() {
@@ -266,7 +439,21 @@ fn channels_last(planes: &[u8], [height, width, channels]: [usize; 3]) -> Vec<u8
 
 /// Whether each number that an operation makes follows from the one that was there.
 fn is_by_number(op: &Op) -> bool {
-    matches!(op, Op::ToDtype(_) | Op::Normalize(_) | Op::ToImage(_) | Op::ToPureTensor(_) | Op::Identity(_))
+    use Op::{
+        ClampBoundingBoxes, ConvertBoundingBoxFormat, Identity, Normalize, SanitizeBoundingBoxes, ToDtype,
+        ToImage, ToPureTensor,
+    };
+    matches!(
+        op,
+        ToDtype(_)
+            | Normalize(_)
+            | ToImage(_)
+            | ToPureTensor(_)
+            | Identity(_)
+            | ClampBoundingBoxes(_)
+            | ConvertBoundingBoxFormat(_)
+            | SanitizeBoundingBoxes(_)
+    )
 }
 
 impl Tail {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::companions::CompanionKinds;
 use crate::image::Image;
 
 /// Types of numbers.
@@ -51,15 +52,18 @@ pub struct Kind {
     pub channels: usize,
     /// Height and width, if they are those of all pictures.
     pub size: Option<[usize; 2]>,
+    /// What comes beside it.
+    pub companions: CompanionKinds,
 }
 
 impl fmt::Display for Kind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { dtype, channels, size } = self;
+        let Self { dtype, channels, size, companions } = self;
         match size {
             Some([height, width]) => write!(f, "{dtype} [{channels}, {height}, {width}]"),
             None => write!(f, "{dtype} [{channels}, height, width] of various sizes"),
-        }
+        }?;
+        companions.boxes.map_or(Ok(()), |format| write!(f, " with boxes as {format}"))
     }
 }
 
@@ -79,6 +83,12 @@ impl Value {
             Self::Bytes(image) => image.shape(),
             Self::Floats(image) => image.shape(),
         }
+    }
+
+    /// `[height, width]`.
+    pub fn size(&self) -> [usize; 2] {
+        let [height, width, _] = self.shape();
+        [height, width]
     }
 
     /// Applies a function of bytes.

@@ -5,6 +5,7 @@
 
 mod colour;
 mod exif;
+mod indices;
 mod jpeg;
 mod marker;
 mod others;
@@ -16,6 +17,8 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::image::{Image, Region};
+
+pub use indices::decode_indices;
 
 /// Channels to decode to; the names are those of `torchvision.io.ImageReadMode`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -196,6 +199,12 @@ pub enum DecodeError {
     /// A valid file of a kind that is not read.
     #[error("{format} is not supported: {detail}; store the picture as 8-bit grey or RGB, JPEG or PNG")]
     Unsupported { format: Format, detail: String },
+    /// An image whose pixels are no class numbers of this mask.
+    #[error(
+        "{format} is no mask of this picture: {detail}; store class numbers as PNG of grey or palette indices, \
+         of 8 bits at most and of the picture's size"
+    )]
+    NoIndices { format: Format, detail: String },
     /// The region is empty or reaches outside.
     #[error(
         "region {region:?} is empty or outside the picture of {height}x{width} pixels; \

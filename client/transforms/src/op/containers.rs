@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::Op;
+use crate::companions::Companions;
 use crate::operation::{At, Operation};
 use crate::ops::arguments::{half, probability};
 use crate::value::{Kind, Value};
@@ -39,11 +40,22 @@ fn numbers(ops: &[Op], first: u64) -> Vec<u64> {
 }
 
 /// Applies operations one after the other, of which the first has this number.
-pub(crate) fn apply_all(ops: &[Op], value: Value, at: At) -> Result<Value, String> {
+pub(crate) fn apply_all(
+    ops: &[Op],
+    value: Value,
+    companions: &mut Companions,
+    at: At,
+) -> Result<Value, String> {
     let numbers = numbers(ops, at.op);
-    ops.iter()
-        .zip(numbers)
-        .try_fold(value, |value, (op, number)| op.operation().apply(value, At { op: number, ..at }))
+    ops.iter().zip(numbers).try_fold(value, |value, (op, number)| {
+        op.operation().apply_with(value, companions, At { op: number, ..at })
+    })
+}
+
+/// Applies an operation to a picture that comes alone.
+fn alone(operation: &impl Operation, value: Value, at: At) -> Result<Value, String> {
+    let mut none = Companions::none(value.size());
+    operation.apply_with(value, &mut none, at)
 }
 
 /// Where the operations inside an operation are applied.
@@ -57,7 +69,11 @@ impl Operation for Compose {
     }
 
     fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-        apply_all(&self.transforms, value, inside(at))
+        alone(self, value, at)
+    }
+
+    fn apply_with(&self, value: Value, companions: &mut Companions, at: At) -> Result<Value, String> {
+        apply_all(&self.transforms, value, companions, inside(at))
     }
 
     fn count(&self) -> u64 {
@@ -85,7 +101,14 @@ impl Operation for RandomApply {
     }
 
     fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-        if at.draws().chance(self.p) { apply_all(&self.transforms, value, inside(at)) } else { Ok(value) }
+        alone(self, value, at)
+    }
+
+    fn apply_with(&self, value: Value, companions: &mut Companions, at: At) -> Result<Value, String> {
+        match at.draws().chance(self.p) {
+            true => apply_all(&self.transforms, value, companions, inside(at)),
+            false => Ok(value),
+        }
     }
 
     fn count(&self) -> u64 {
@@ -98,9 +121,10 @@ fn either(kinds: impl IntoIterator<Item = Kind>) -> Result<Kind, String> {
     let mut kinds = kinds.into_iter();
     let first = kinds.next().expect("at least one kind");
     kinds.try_fold(first, |one, other| {
-        if (one.dtype, one.channels) != (other.dtype, other.channels) {
+        let alike = |kind: Kind| Kind { size: None, ..kind };
+        if alike(one) != alike(other) {
             return Err(format!(
-                "makes either {one} or {other}: all its pictures need one dtype and number of channels"
+                "makes either {one} or {other}: all its pictures need one dtype, number of channels and format of boxes"
             ));
         }
         Ok(Kind { size: one.size.filter(|_| one.size == other.size), ..one })
@@ -120,39 +144,45 @@ pub struct RandomChoice {
     pub p: Option<Vec<f64>>,
 }
 
-impl RandomChoice {
-    fn probabilities(&self) -> Result<Vec<f64>, String> {
-        let count = self.transforms.len();
-        let p = self.p.clone().unwrap_or_else(|| vec![1.0; count]);
-        let sum: f64 = p.iter().sum();
-        if count == 0 || p.len() != count || p.iter().any(|p| *p < 0.0) || !sum.is_finite() || sum <= 0.0 {
-            return Err(format!(
-                "has {count} operations and {} probabilities: give one from 0 for each of at least one",
-                p.len()
-            ));
-        }
-        Ok(p.into_iter().map(|p| p / sum).collect())
+/// The probability of each of some operations, of which one is applied.
+pub(crate) fn probabilities(p: Option<&[f64]>, count: usize) -> Result<Vec<f64>, String> {
+    let p = p.map_or_else(|| vec![1.0; count], <[f64]>::to_vec);
+    let sum: f64 = p.iter().sum();
+    if count == 0 || p.len() != count || p.iter().any(|p| *p < 0.0) || !sum.is_finite() || sum <= 0.0 {
+        return Err(format!(
+            "has {count} operations and {} probabilities: give one from 0 for each of at least one",
+            p.len()
+        ));
     }
+    Ok(p.into_iter().map(|p| p / sum).collect())
+}
+
+/// The index of the one into whose part of the sum of probabilities this number falls; they were checked.
+pub(crate) fn choose(p: Option<&[f64]>, count: usize, number: f64) -> usize {
+    let mut below = 0.0;
+    let chosen = probabilities(p, count).into_iter().flatten().position(|p| {
+        below += p;
+        number < below
+    });
+    chosen.unwrap_or(count - 1)
 }
 
 impl Operation for RandomChoice {
     fn kind(&self, input: Kind) -> Result<Kind, String> {
-        self.probabilities()?;
+        probabilities(self.p.as_deref(), self.transforms.len())?;
         let kinds: Result<Vec<Kind>, String> =
             self.transforms.iter().map(|op| kind_of_all([op], input)).collect();
         either(kinds?)
     }
 
     fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-        let number = at.draws().uniform();
-        let mut below = 0.0;
-        let chosen = self.probabilities()?.into_iter().position(|p| {
-            below += p;
-            number < below
-        });
-        let chosen = chosen.unwrap_or(self.transforms.len() - 1);
+        alone(self, value, at)
+    }
+
+    fn apply_with(&self, value: Value, companions: &mut Companions, at: At) -> Result<Value, String> {
+        let chosen = choose(self.p.as_deref(), self.transforms.len(), at.draws().uniform());
         let op = numbers(&self.transforms, at.op + 1)[chosen];
-        self.transforms[chosen].operation().apply(value, At { op, ..at })
+        self.transforms[chosen].operation().apply_with(value, companions, At { op, ..at })
     }
 
     fn count(&self) -> u64 {
@@ -185,9 +215,13 @@ impl Operation for RandomOrder {
     }
 
     fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+        alone(self, value, at)
+    }
+
+    fn apply_with(&self, value: Value, companions: &mut Companions, at: At) -> Result<Value, String> {
         let numbers = numbers(&self.transforms, at.op + 1);
         at.draws().order(self.transforms.len()).into_iter().try_fold(value, |value, index| {
-            self.transforms[index].operation().apply(value, At { op: numbers[index], ..at })
+            self.transforms[index].operation().apply_with(value, companions, At { op: numbers[index], ..at })
         })
     }
 

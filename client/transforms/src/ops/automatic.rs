@@ -13,6 +13,17 @@ fn few(name: &str, count: impl Into<i64>) -> Result<(), String> {
     if count <= MOST { Ok(()) } else { Err(format!("{name} is {count}: give {MOST} or less")) }
 }
 
+/// Refuses companions, as torchvision does: these operations move pixels, and nothing with them.
+fn alone(input: Kind) -> Result<(), String> {
+    match input.companions.is_empty() {
+        true => Ok(()),
+        false => Err(format!(
+            "changes pictures alone, and gets {} beside them: take RandomAffine and ColorJitter in its place",
+            input.companions
+        )),
+    }
+}
+
 /// Operations with a check of their arguments, and a change that draws random numbers.
 macro_rules! automatic {
     ($($name:ident => $check:expr;)+) => {
@@ -22,6 +33,7 @@ macro_rules! automatic {
                     let check: fn(&Self) -> Result<(), String> = $check;
                     check(self).map_err(|reason| format!("has arguments that do not fit: {reason}"))?;
                     check_fill(&self.fill, input.channels)?;
+                    alone(input)?;
                     bytes_only(input)
                 }
 

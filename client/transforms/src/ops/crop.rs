@@ -3,10 +3,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::arguments::{Fill, LONGEST_SIDE, OneOrMany, Size, black, bounded, for_channels, ordered, round};
-use super::resize::{Interpolation, resize};
+use super::resize::{Interpolation, Resized, resize};
+use crate::companions::Coordinates;
 use crate::draws::Draws;
 use crate::image::{Image, Region};
-use crate::operation::{At, Operation, bytes_only};
+use crate::operation::{At, Motion, Mover, bytes_only};
 use crate::value::{Dtype, Kind, Value, each};
 
 /// From where the pixels of a margin come.
@@ -86,14 +87,34 @@ pub struct CenterCrop {
     pub size: Size,
 }
 
-impl Operation for CenterCrop {
+/// The motion of [`CenterCrop`], to this height and width.
+pub(crate) struct Middle([usize; 2]);
+
+impl Motion for Middle {
+    fn picture(&self, value: Value) -> Result<Value, String> {
+        Ok(each!(value, image => center_crop(image, self.0)))
+    }
+
+    fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
+        Ok(center_crop(plane, self.0))
+    }
+
+    /// As torchvision, which rounds half the missing pixels to the even number here, and down for the margins of a picture.
+    fn coordinates(&self, all: &mut impl Coordinates, from: [usize; 2], to: [usize; 2]) {
+        let by = |axis: usize| round((to[axis] as f64 - from[axis] as f64) / 2.0) as f32;
+        all.shift([by(1), by(0)], to);
+    }
+}
+
+impl Mover for CenterCrop {
+    type Motion<'a> = Middle;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         Ok(Kind { size: Some(self.size.height_and_width()?), ..input })
     }
 
-    fn apply(&self, value: Value, _: At) -> Result<Value, String> {
-        let size = self.size.height_and_width()?;
-        Ok(each!(value, image => center_crop(image, size)))
+    fn motion(&self, _: [usize; 2], _: At) -> Result<Option<Middle>, String> {
+        self.size.height_and_width().map(|size| Some(Middle(size)))
     }
 
     fn region(&self, [own_height, own_width]: [usize; 2], _: At) -> Option<Region> {
@@ -152,21 +173,83 @@ fn margins(padding: &OneOrMany<usize>) -> Result<[usize; 4], String> {
     }
 }
 
-impl Operation for Pad {
+/// Margins around a picture, and a rectangle that is then cut out: the motion of several operations.
+pub(crate) struct Frame<'a> {
+    /// If there are margins: their pixels at the left, above, at the right and below.
+    pub(crate) margins: Option<[usize; 4]>,
+    /// The value of pixels in the margins of a picture, with `mode` constant. Those of masks are 0.
+    pub(crate) fill: &'a Fill,
+    /// From where the pixels of the margins come.
+    pub(crate) mode: PaddingMode,
+    /// The rectangle, if there is one.
+    pub(crate) cut: Option<Region>,
+}
+
+/// The height and width with these margins.
+fn with_margins([left, top, right, bottom]: [usize; 4], [height, width]: [usize; 2]) -> [usize; 2] {
+    [top + height + bottom, left + width + right]
+}
+
+impl Motion for Frame<'_> {
+    fn picture(&self, value: Value) -> Result<Value, String> {
+        let value = padded(value, self.margins.unwrap_or_default(), self.fill, self.mode)?;
+        Ok(match self.cut {
+            Some(region) => each!(value, image => image.cut(region)),
+            None => value,
+        })
+    }
+
+    fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
+        let plane = match self.margins {
+            Some(margins) => pad(&plane, margins, &[0], self.mode),
+            None => plane,
+        };
+        Ok(match self.cut {
+            Some(region) => plane.cut(region),
+            None => plane,
+        })
+    }
+
+    fn coordinates(&self, all: &mut impl Coordinates, from: [usize; 2], _: [usize; 2]) {
+        if let Some(margins @ [left, top, ..]) = self.margins {
+            all.shift([left as f32, top as f32], with_margins(margins, from));
+        }
+        if let Some(Region { top, left, height, width }) = self.cut {
+            all.shift([-(left as f32), -(top as f32)], [height, width]);
+        }
+    }
+}
+
+impl Mover for Pad {
+    type Motion<'a> = Frame<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
-        let [left, top, right, bottom] = margins(&self.padding)?;
+        let margins = margins(&self.padding)?;
         check_fill(&self.fill, input)?;
-        let padded = |[height, width]: [usize; 2]| bounded([top + height + bottom, left + width + right]);
+        check_mode(self.padding_mode, input)?;
+        let padded = |size| bounded(with_margins(margins, size));
         Ok(Kind { size: input.size.map(padded).transpose()?, ..input })
     }
 
-    fn apply(&self, value: Value, _: At) -> Result<Value, String> {
-        padded(value, margins(&self.padding)?, &self.fill, self.padding_mode)
+    fn motion(&self, _: [usize; 2], _: At) -> Result<Option<Frame<'_>>, String> {
+        let margins = Some(margins(&self.padding)?);
+        Ok(Some(Frame { margins, fill: &self.fill, mode: self.padding_mode, cut: None }))
+    }
+}
+
+/// Refuses margins that show things again, which have then more boxes and key points than they are given.
+fn check_mode(mode: PaddingMode, of: Kind) -> Result<(), String> {
+    match mode == PaddingMode::Constant || !of.companions.has_coordinates() {
+        true => Ok(()),
+        false => Err(format!(
+            "has a padding_mode that shows parts of a picture again, and gets {}: give padding_mode constant",
+            of.companions
+        )),
     }
 }
 
 /// Refuses values of margins that the numbers of these pictures do not have.
-fn check_fill(fill: &Fill, of: Kind) -> Result<(), String> {
+pub(super) fn check_fill(fill: &Fill, of: Kind) -> Result<(), String> {
     let fill = for_channels(fill, of.channels, "fill")?;
     match fill
         .iter()
@@ -182,8 +265,7 @@ fn padded(value: Value, margins: [usize; 4], fill: &Fill, mode: PaddingMode) -> 
     if margins == [0; 4] {
         return Ok(value);
     }
-    let ([left, top, right, bottom], [height, width, _]) = (margins, value.shape());
-    bounded([top + height + bottom, left + width + right])?;
+    bounded(with_margins(margins, value.size()))?;
     let fill = for_channels(fill, value.shape()[2], "fill")?;
     Ok(match value {
         Value::Bytes(image) => {
@@ -225,7 +307,7 @@ impl RandomCrop {
     fn margins(&self, [height, width]: [usize; 2]) -> Result<[usize; 4], String> {
         let wanted = self.size.height_and_width()?;
         let [mut left, mut top, mut right, mut bottom] = self.padding.as_ref().map_or(Ok([0; 4]), margins)?;
-        let [padded_height, padded_width] = [top + height + bottom, left + width + right];
+        let [padded_height, padded_width] = with_margins([left, top, right, bottom], [height, width]);
         let missing = [wanted[0].saturating_sub(padded_height), wanted[1].saturating_sub(padded_width)];
         if self.pad_if_needed {
             let [down, across] = missing;
@@ -251,25 +333,27 @@ fn random_region(
     Region { top: first(own_height, height), left: first(own_width, width), height, width }
 }
 
-impl Operation for RandomCrop {
+impl Mover for RandomCrop {
+    type Motion<'a> = Frame<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         let size = self.size.height_and_width()?;
         check_fill(&self.fill, input)?;
+        if self.padding.is_some() || self.pad_if_needed {
+            check_mode(self.padding_mode, input)?;
+        }
         // Sides that differ are known when the picture is there.
         self.margins(input.size.unwrap_or(size))?;
         Ok(Kind { size: Some(size), ..input })
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-        let [height, width] = self.size.height_and_width()?;
-        let [own_height, own_width, _] = value.shape();
-        let value = padded(value, self.margins([own_height, own_width])?, &self.fill, self.padding_mode)?;
-        let [padded_height, padded_width, _] = value.shape();
-        if [height, width] == [padded_height, padded_width] {
-            return Ok(value);
-        }
-        let region = random_region([padded_height, padded_width], [height, width], &mut at.draws());
-        Ok(each!(value, image => image.cut(region)))
+    fn motion(&self, own: [usize; 2], at: At) -> Result<Option<Frame<'_>>, String> {
+        let (size, margins) = (self.size.height_and_width()?, self.margins(own)?);
+        let padded = with_margins(margins, own);
+        let cut = (padded != size).then(|| random_region(padded, size, &mut at.draws()));
+        let margins = Some(margins).filter(|margins| *margins != [0; 4]);
+        let frame = Frame { margins, fill: &self.fill, mode: self.padding_mode, cut };
+        Ok((frame.margins.is_some() || frame.cut.is_some()).then_some(frame))
     }
 
     fn region(&self, own: [usize; 2], at: At) -> Option<Region> {
@@ -332,7 +416,9 @@ impl RandomResizedCrop {
     }
 }
 
-impl Operation for RandomResizedCrop {
+impl Mover for RandomResizedCrop {
+    type Motion<'a> = Resized;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         bytes_only(input)?;
         ordered(self.scale, "a scale", 0.0, f64::INFINITY)?;
@@ -340,11 +426,9 @@ impl Operation for RandomResizedCrop {
         Ok(Kind { size: Some(self.size.height_and_width()?), ..input })
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-        let size = self.size.height_and_width()?;
-        let [height, width, _] = value.shape();
-        let region = self.region([height, width], &mut at.draws());
-        value.try_bytes(|image| resize(&image, region, size, self.interpolation))
+    fn motion(&self, own: [usize; 2], at: At) -> Result<Option<Resized>, String> {
+        let region = Some(self.region(own, &mut at.draws()));
+        Ok(Some(Resized { region, to: self.size.height_and_width()?, interpolation: self.interpolation }))
     }
 
     fn region(&self, size: [usize; 2], at: At) -> Option<Region> {

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::arguments::{half, probability};
+use crate::companions::Coordinates;
 use crate::image::Image;
-use crate::operation::{At, Operation};
+use crate::operation::{At, Motion, Mover};
 use crate::value::{Kind, Value, each};
 
 /// Swaps left and right.
@@ -34,8 +35,43 @@ pub fn vertical_flip<T: Copy>(mut image: Image<T>) -> Image<T> {
     image
 }
 
+/// The motion of a flip.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Flip {
+    /// Of left and right.
+    Across,
+    /// Of above and below.
+    Down,
+}
+
+impl Flip {
+    fn image<T: Copy>(self, image: Image<T>) -> Image<T> {
+        match self {
+            Self::Across => horizontal_flip(image),
+            Self::Down => vertical_flip(image),
+        }
+    }
+}
+
+impl Motion for Flip {
+    fn picture(&self, value: Value) -> Result<Value, String> {
+        Ok(each!(value, image => self.image(image)))
+    }
+
+    fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
+        Ok(self.image(plane))
+    }
+
+    fn coordinates(&self, all: &mut impl Coordinates, [height, width]: [usize; 2], _: [usize; 2]) {
+        match self {
+            Self::Across => all.mirror(0, width),
+            Self::Down => all.mirror(1, height),
+        }
+    }
+}
+
 macro_rules! flip {
-    ($(#[$doc:meta])* $name:ident, $flip:ident) => {
+    ($(#[$doc:meta])* $name:ident, $flip:expr) => {
         $(#[$doc])*
         ///
         /// Random numbers: `chance(p)`.
@@ -47,13 +83,15 @@ macro_rules! flip {
             pub p: f64,
         }
 
-        impl Operation for $name {
+        impl Mover for $name {
+            type Motion<'a> = Flip;
+
             fn kind(&self, input: Kind) -> Result<Kind, String> {
                 probability(self.p).map(|()| input)
             }
 
-            fn apply(&self, value: Value, at: At) -> Result<Value, String> {
-                Ok(if at.draws().chance(self.p) { each!(value, image => $flip(image)) } else { value })
+            fn motion(&self, _: [usize; 2], at: At) -> Result<Option<Flip>, String> {
+                Ok(at.draws().chance(self.p).then_some($flip))
             }
         }
     };
@@ -61,10 +99,10 @@ macro_rules! flip {
 
 flip! {
     /// Swaps left and right of some pictures.
-    RandomHorizontalFlip, horizontal_flip
+    RandomHorizontalFlip, Flip::Across
 }
 
 flip! {
     /// Swaps above and below in some pictures.
-    RandomVerticalFlip, vertical_flip
+    RandomVerticalFlip, Flip::Down
 }

@@ -7,6 +7,7 @@ mod coefficients;
 mod field;
 mod fill;
 mod grid;
+mod points;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -21,6 +22,7 @@ use sample::sample;
 pub use field::Field;
 pub use fill::Fill;
 pub(crate) use grid::linspace_at;
+pub(crate) use points::{affine_points, elastic_points, perspective_points, rotated_points};
 
 /// How a pixel follows from those around its source coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

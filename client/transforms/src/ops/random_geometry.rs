@@ -3,9 +3,14 @@
 use serde::{Deserialize, Serialize};
 
 use super::arguments::{OneOrMany, bounded, half, ordered, probability, round};
-use super::geometry::{Field, Fill, Interpolation, affine, elastic, expanded_size, perspective, rotate};
+use super::geometry::{
+    Field, Fill, Interpolation, affine, affine_points, elastic, elastic_points, expanded_size, perspective,
+    perspective_points, rotate, rotated_points,
+};
+use crate::companions::Coordinates;
 use crate::draws::Draws;
-use crate::operation::{At, Operation, bytes_only};
+use crate::image::Image;
+use crate::operation::{At, Motion, Mover, bytes_only};
 use crate::value::{Kind, Value};
 
 /// The least and the largest angle: a number is that of both directions.
@@ -52,6 +57,57 @@ fn bilinear() -> Interpolation {
     Interpolation::Bilinear
 }
 
+/// Where all pixels come from, as the arguments of [`geometry`](super::geometry)'s functions.
+enum Warp {
+    Affine { angle: f64, translate: [f64; 2], scale: f64, shear: [f64; 2], center: Option<[f64; 2]> },
+    Rotation { angle: f64, expand: bool, center: Option<[f64; 2]> },
+    Perspective { from: [[f64; 2]; 4], to: [[f64; 2]; 4] },
+    Elastic(Field),
+}
+
+impl Warp {
+    fn image(&self, image: &Image<u8>, how: Interpolation, fill: &[f32]) -> Image<u8> {
+        match *self {
+            Self::Affine { angle, translate, scale, shear, center } => {
+                affine(image, angle, translate, scale, shear, how, fill, center)
+            }
+            Self::Rotation { angle, expand, center } => rotate(image, angle, how, expand, center, fill),
+            Self::Perspective { from, to } => perspective(image, from, to, how, fill),
+            Self::Elastic(ref field) => elastic(image, field, how, fill),
+        }
+    }
+}
+
+/// The motion of all operations here.
+pub(crate) struct Warped<'a> {
+    warp: Warp,
+    interpolation: Interpolation,
+    fill: &'a Fill,
+}
+
+impl Motion for Warped<'_> {
+    fn picture(&self, value: Value) -> Result<Value, String> {
+        Ok(value.bytes(|image| self.warp.image(&image, self.interpolation, self.fill.values())))
+    }
+
+    fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
+        Ok(self.warp.image(&plane, Interpolation::Nearest, &[0.0]))
+    }
+
+    fn coordinates(&self, all: &mut impl Coordinates, from: [usize; 2], to: [usize; 2]) {
+        match self.warp {
+            Warp::Affine { angle, translate, scale, shear, center } => {
+                all.map(affine_points(from, angle, translate, scale, shear, center), to);
+            }
+            Warp::Rotation { angle, expand, center } => {
+                all.map(rotated_points(from, angle, expand, center), to)
+            }
+            Warp::Perspective { from, to: ends } => all.map(perspective_points(from, ends), to),
+            Warp::Elastic(ref field) => all.map_pixels(elastic_points(field), to),
+        }
+    }
+}
+
 /// Rotates by a random angle.
 ///
 /// Random numbers: `between(degrees)`.
@@ -74,7 +130,9 @@ pub struct RandomRotation {
     pub fill: Fill,
 }
 
-impl Operation for RandomRotation {
+impl Mover for RandomRotation {
+    type Motion<'a> = Warped<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         angles(&self.degrees, "degrees")?;
         finite(self.center)?;
@@ -83,16 +141,14 @@ impl Operation for RandomRotation {
         bytes_only(Kind { size, ..input })
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+    fn motion(&self, size: [usize; 2], at: At) -> Result<Option<Warped<'_>>, String> {
         let [low, high] = angles(&self.degrees, "degrees")?;
         let angle = at.draws().between(low, high);
         if self.expand {
-            let [height, width, _] = value.shape();
-            bounded(expanded_size([height, width], angle, self.center))?;
+            bounded(expanded_size(size, angle, self.center))?;
         }
-        Ok(value.bytes(|image| {
-            rotate(&image, angle, self.interpolation, self.expand, self.center, self.fill.values())
-        }))
+        let warp = Warp::Rotation { angle, expand: self.expand, center: self.center };
+        Ok(Some(Warped { warp, interpolation: self.interpolation, fill: &self.fill }))
     }
 }
 
@@ -140,7 +196,9 @@ impl RandomAffine {
     }
 }
 
-impl Operation for RandomAffine {
+impl Mover for RandomAffine {
+    type Motion<'a> = Warped<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         angles(&self.degrees, "degrees")?;
         self.shears()?;
@@ -157,28 +215,17 @@ impl Operation for RandomAffine {
         bytes_only(input)
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+    fn motion(&self, [height, width]: [usize; 2], at: At) -> Result<Option<Warped<'_>>, String> {
         let mut draws = at.draws();
         let mut within =
             |range: Option<[f64; 2]>, or: f64| range.map_or(or, |[low, high]| draws.between(low, high));
-        let [height, width, _] = value.shape();
         let angle = within(Some(angles(&self.degrees, "degrees")?), 0.0);
         let parts = self.translate.map(|[across, down]| [across * width as f64, down * height as f64]);
         let translate = [0, 1].map(|axis| round(within(parts.map(|parts| [-parts[axis], parts[axis]]), 0.0)));
         let scale = within(self.scale, 1.0);
         let shear = self.shears()?.map(|range| within(range, 0.0));
-        Ok(value.bytes(|image| {
-            affine(
-                &image,
-                angle,
-                translate,
-                scale,
-                shear,
-                self.interpolation,
-                self.fill.values(),
-                self.center,
-            )
-        }))
+        let warp = Warp::Affine { angle, translate, scale, shear, center: self.center };
+        Ok(Some(Warped { warp, interpolation: self.interpolation, fill: &self.fill }))
     }
 }
 
@@ -219,7 +266,9 @@ impl RandomPerspective {
     }
 }
 
-impl Operation for RandomPerspective {
+impl Mover for RandomPerspective {
+    type Motion<'a> = Warped<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         probability(self.p)?;
         ordered([0.0, self.distortion_scale], "a distortion_scale", 0.0, 1.0)?;
@@ -227,16 +276,15 @@ impl Operation for RandomPerspective {
         bytes_only(input)
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+    fn motion(&self, size @ [height, width]: [usize; 2], at: At) -> Result<Option<Warped<'_>>, String> {
         let mut draws = at.draws();
         if !draws.chance(self.p) {
-            return Ok(value);
+            return Ok(None);
         }
-        let [height, width, _] = value.shape();
         let [right, bottom] = [(width - 1) as f64, (height - 1) as f64];
         let from = [[0.0, 0.0], [right, 0.0], [right, bottom], [0.0, bottom]];
-        let to = self.corners([height, width], &mut draws);
-        Ok(value.bytes(|image| perspective(&image, from, to, self.interpolation, self.fill.values())))
+        let warp = Warp::Perspective { from, to: self.corners(size, &mut draws) };
+        Ok(Some(Warped { warp, interpolation: self.interpolation, fill: &self.fill }))
     }
 }
 
@@ -287,17 +335,18 @@ impl ElasticTransform {
     }
 }
 
-impl Operation for ElasticTransform {
+impl Mover for ElasticTransform {
+    type Motion<'a> = Warped<'a>;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         self.arguments()?;
         check_fill(&self.fill, input.channels)?;
         bytes_only(input)
     }
 
-    fn apply(&self, value: Value, at: At) -> Result<Value, String> {
+    fn motion(&self, size: [usize; 2], at: At) -> Result<Option<Warped<'_>>, String> {
         let [alpha, sigma] = self.arguments()?;
-        let [height, width, _] = value.shape();
-        let field = Field::random([height, width], alpha, sigma, &mut at.draws());
-        Ok(value.bytes(|image| elastic(&image, &field, self.interpolation, self.fill.values())))
+        let warp = Warp::Elastic(Field::random(size, alpha, sigma, &mut at.draws()));
+        Ok(Some(Warped { warp, interpolation: self.interpolation, fill: &self.fill }))
     }
 }

@@ -8,8 +8,9 @@ use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer
 use serde::{Deserialize, Serialize};
 
 use super::arguments::{LONGEST_SIDE, MOST_PIXELS, Size, bounded};
+use crate::companions::Coordinates;
 use crate::image::{Image, Region};
-use crate::operation::{At, Operation, bytes_only};
+use crate::operation::{At, Motion, Mover, bytes_only};
 use crate::value::{Kind, Value};
 
 /// How pixels between pixels are found. All but the first two average over what becomes one pixel.
@@ -164,6 +165,49 @@ fn nearest(
     Image::new([height, width, channels], pixels)
 }
 
+/// Another height and width, of a picture or of a part of it: the motion of several operations.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Resized {
+    /// The part, if not all of it: parts of boxes outside are then cut off.
+    pub(crate) region: Option<Region>,
+    /// The height and width.
+    pub(crate) to: [usize; 2],
+    /// How pixels of a picture are found.
+    pub(crate) interpolation: Interpolation,
+}
+
+impl Resized {
+    fn image(&self, image: &Image<u8>, interpolation: Interpolation) -> Result<Image<u8>, String> {
+        resize(image, self.region.unwrap_or_else(|| Region::all_of(image)), self.to, interpolation)
+    }
+}
+
+impl Motion for Resized {
+    fn picture(&self, value: Value) -> Result<Value, String> {
+        value.try_bytes(|image| self.image(&image, self.interpolation))
+    }
+
+    /// As torchvision, which hears of nearest-exact where all of the mask is resized.
+    fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
+        self.image(
+            &plane,
+            match (self.region, self.interpolation) {
+                (None, Interpolation::NearestExact) => Interpolation::NearestExact,
+                _ => Interpolation::Nearest,
+            },
+        )
+    }
+
+    fn coordinates(&self, all: &mut impl Coordinates, mut from: [usize; 2], to: [usize; 2]) {
+        if let Some(Region { top, left, height, width }) = self.region {
+            from = [height, width];
+            all.shift([-(left as f32), -(top as f32)], from);
+        }
+        let factor = |axis: usize| (to[axis] as f64 / from[axis] as f64) as f32;
+        all.scale([factor(1), factor(0)]);
+    }
+}
+
 /// Resizes pictures.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -181,7 +225,7 @@ pub struct Resize {
 
 impl Resize {
     /// The height and width that a picture of this height and width gets.
-    fn size_of(&self, own: [usize; 2]) -> Result<[usize; 2], String> {
+    pub(super) fn size_of(&self, own: [usize; 2]) -> Result<[usize; 2], String> {
         let [short, long] = [own[0].min(own[1]), own[0].max(own[1])];
         let [new_short, new_long] = match (&self.size, self.max_size) {
             (Some(size), _) if size.as_slice().len() != 1 => return size.height_and_width(),
@@ -201,7 +245,9 @@ impl Resize {
     }
 }
 
-impl Operation for Resize {
+impl Mover for Resize {
+    type Motion<'a> = Resized;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         bytes_only(input)?;
         let is_fixed = self.size.as_ref().is_some_and(|size| size.as_slice().len() != 1);
@@ -221,14 +267,8 @@ impl Operation for Resize {
         Ok(Kind { size, ..input })
     }
 
-    fn apply(&self, value: Value, _: At) -> Result<Value, String> {
-        let [height, width, _] = value.shape();
-        let size = self.size_of([height, width])?;
-        if size == [height, width] {
-            return Ok(value);
-        }
-        value.try_bytes(|image| {
-            resize(&image, Region { top: 0, left: 0, height, width }, size, self.interpolation)
-        })
+    fn motion(&self, own: [usize; 2], _: At) -> Result<Option<Resized>, String> {
+        let to = self.size_of(own)?;
+        Ok((to != own).then_some(Resized { region: None, to, interpolation: self.interpolation }))
     }
 }

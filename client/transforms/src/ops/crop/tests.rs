@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::draws::Place;
+use crate::operation::Operation;
 
 /// A grey picture whose numbers count.
 fn counting(height: usize, width: usize) -> Image<u8> {

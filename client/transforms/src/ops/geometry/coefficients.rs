@@ -12,19 +12,35 @@ pub(super) fn inverse_affine(
     scale: f64,
     shear: [f64; 2],
 ) -> Matrix {
-    let turn = angle.to_radians();
-    let [shear_x, shear_y] = shear.map(f64::to_radians);
+    let [a, b, c, d] = turned_and_sheared(angle, shear);
     let [x, y] = center;
     let [to_x, to_y] = [x + translate[0], y + translate[1]];
+    let [m0, m1, m3, m4] = [d / scale, -b / scale, -c / scale, a / scale];
+    [m0, m1, x - m0 * to_x - m1 * to_y, m3, m4, y - m3 * to_x - m4 * to_y]
+}
 
-    // Of the rotation and the shears; the determinant is 1.
+/// The map from a point of the source to its place in the result, both in pixels from the top left corner, as `center` is.
+pub(super) fn forward_affine(
+    center: [f64; 2],
+    angle: f64,
+    translate: [f64; 2],
+    scale: f64,
+    shear: [f64; 2],
+) -> Matrix {
+    let [a, b, c, d] = turned_and_sheared(angle, shear).map(|value| value * scale);
+    let [x, y] = center;
+    [a, b, x + translate[0] - a * x - b * y, c, d, y + translate[1] - c * x - d * y]
+}
+
+/// Of a rotation and shears in degrees; the determinant is 1.
+fn turned_and_sheared(angle: f64, shear: [f64; 2]) -> [f64; 4] {
+    let turn = angle.to_radians();
+    let [shear_x, shear_y] = shear.map(f64::to_radians);
     let a = libm::cos(turn - shear_y) / libm::cos(shear_y);
     let b = -(a * libm::tan(shear_x) + libm::sin(turn));
     let c = libm::sin(turn - shear_y) / libm::cos(shear_y);
     let d = libm::cos(turn) - c * libm::tan(shear_x);
-
-    let [m0, m1, m3, m4] = [d / scale, -b / scale, -c / scale, a / scale];
-    [m0, m1, x - m0 * to_x - m1 * to_y, m3, m4, y - m3 * to_x - m4 * to_y]
+    [a, b, c, d]
 }
 
 /// `[height, width]` of the picture that holds a whole rotated picture: torchvision's
@@ -71,6 +87,18 @@ pub(super) fn perspective_coefficients(
         }
     }
     solve(system)
+}
+
+/// The map back, `[a, b, c, d, e, f, g, h, i]` with the denominator `g x + h y + i`: torchvision's
+/// `_compute_perspective_thetas`. `i` is 1, or 0 where that would divide by 0.
+pub(super) fn inverse_perspective([a, b, c, d, e, f, g, h]: [f64; 8]) -> [f64; 9] {
+    let corner = a * e - b * d;
+    let divisor = if corner == 0.0 { 1.0 } else { corner };
+    let rows = [e - f * h, -b + c * h, b * f - c * e, -d + f * g, a - c * g, -a * f + c * d];
+    let below = [-e * g + d * h, -a * h + b * g, corner];
+    let mut inverse = [0.0; 9];
+    inverse.iter_mut().zip(rows.into_iter().chain(below)).for_each(|(to, from)| *to = from / divisor);
+    inverse
 }
 
 /// The solution of eight equations, by Gaussian elimination with the largest pivot of each column.

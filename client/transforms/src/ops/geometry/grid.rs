@@ -162,7 +162,7 @@ fn halves([a, b, c, d, e, f]: [f32; 6], [height, width]: [usize; 2]) -> [[f32; 3
 }
 
 /// The middles of that many pixels: from near -1 to near 1.
-fn middles(count: usize) -> Vec<f32> {
+pub(super) fn middles(count: usize) -> Vec<f32> {
     let end = (count as f64 - 1.0) / count as f64;
     (0..count).map(|index| linspace_at(-end, end, count, index)).collect()
 }

@@ -132,6 +132,23 @@ fn perspective_coefficients_are_those_of_torchvision() {
 }
 
 #[test]
+fn points_in_a_perspective_are_where_torchvision_has_them() {
+    // F.perspective(KeyPoints([[0, 0], [29, 19], [12.25, 7.5]], canvas_size=(20, 30)), starts, ends)
+    let starts = [[0.0, 0.0], [29.0, 0.0], [29.0, 19.0], [0.0, 19.0]];
+    let ends = [[3.0, 1.0], [27.0, 2.0], [28.0, 17.0], [1.0, 18.0]];
+    let place = perspective_points(starts, ends);
+    for (point, [x, y]) in
+        [([0.0, 0.0], [3.0, 1.0]), ([29.0, 19.0], [28.0, 17.0]), ([12.25, 7.5], [13.634999, 7.362304])]
+    {
+        let [own_x, own_y] = place(point);
+        assert!((own_x - x).abs() < 4e-6 && (own_y - y).abs() < 4e-6, "{point:?}: {own_x}, {own_y}");
+    }
+    // (x, y) goes to (x / (y + 1), 1 / (y + 1)): back, the denominator has no constant.
+    let inverse = coefficients::inverse_perspective([1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 1.0]);
+    assert_eq!(inverse, [-1.0, 0.0, 0.0, 0.0, 1.0, -1.0, 0.0, -1.0, 0.0]);
+}
+
+#[test]
 fn corners_on_a_line_leave_the_picture() {
     let image = picture(5, 7, 3);
     let line = [[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [3.0, 0.0]];
