@@ -36,6 +36,7 @@ pub(crate) struct Loader {
     inner: Own<Mutex<Option<loader::Loader>>>,
     /// The memory for batches, if it is not the loader's own.
     memory: Own<Option<TorchMemory>>,
+    seed: u64,
     virtual_ranks: u32,
     samples: u64,
     steps_per_epoch: u64,
@@ -71,6 +72,7 @@ impl Order {
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Step {
     step: loader::Step,
+    seed: u64,
     memory: Option<TorchMemory>,
 }
 
@@ -141,6 +143,7 @@ impl Loader {
             },
         )?;
         Ok(Self {
+            seed: opened.sources()[0].plan.document().seed,
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
@@ -164,7 +167,7 @@ impl Loader {
                     if let Some(memory) = &memory {
                         memory.fill(py)?;
                     }
-                    return Ok(Some(Step { step: *step, memory }));
+                    return Ok(Some(Step { step: *step, seed: self.seed, memory }));
                 }
                 Some(Ok(Next::End)) => return Ok(None),
                 Some(Ok(Next::NotYet)) => py.check_signals()?,
@@ -211,18 +214,19 @@ impl Loader {
             let inner = inner.lock().expect("no panic while held");
             inner.as_ref().map(loader::Loader::stats).unwrap_or_default()
         });
-        let told = PyDict::new(py);
-        told.set_item("steps", stats.steps)?;
-        told.set_item("samples", stats.samples)?;
-        told.set_item("surplus", stats.surplus)?;
-        told.set_item("waited_s", stats.waited_s)?;
-        told.set_item("kept_s", stats.kept_s)?;
-        told.set_item("network_s", stats.network_s)?;
-        told.set_item("disk_s", stats.disk_s)?;
-        told.set_item("decode_s", stats.decode_s)?;
-        told.set_item("transform_s", stats.transform_s)?;
-        told.set_item("replaced", stats.replaced)?;
-        Ok(told)
+        let counted = PyDict::new(py);
+        counted.set_item("steps", stats.steps)?;
+        counted.set_item("samples", stats.samples)?;
+        counted.set_item("surplus", stats.surplus)?;
+        counted.set_item("waited_s", stats.waited_s)?;
+        counted.set_item("kept_s", stats.kept_s)?;
+        counted.set_item("network_s", stats.network_s)?;
+        counted.set_item("disk_s", stats.disk_s)?;
+        counted.set_item("decode_s", stats.decode_s)?;
+        counted.set_item("transform_s", stats.transform_s)?;
+        counted.set_item("replaced", stats.replaced)?;
+        counted.set_item("skipped", stats.skipped)?;
+        Ok(counted)
     }
 }
 
@@ -285,6 +289,12 @@ impl Step {
         self.step.epoch
     }
 
+    /// The seed of its order, which is that of transforms.
+    #[getter]
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+
     /// Its number in the epoch.
     #[getter]
     fn number(&self) -> u64 {
@@ -326,15 +336,23 @@ impl Step {
         Ok(self.at(index)?.positions.clone())
     }
 
+    /// The epoch and the position of each of its samples.
+    fn places_of(&self, index: usize) -> PyResult<Vec<(u32, u64)>> {
+        let micro_batch = self.at(index)?;
+        let epoch = |row| self.step.parts[micro_batch.ends.partition_point(|end| *end <= row)].epoch;
+        Ok(micro_batch.positions.iter().enumerate().map(|(row, position)| (epoch(row), *position)).collect())
+    }
+
     /// Of a mixture the number of each of its samples' source; else nothing.
     fn sources_of(&self, index: usize) -> PyResult<Vec<u32>> {
         Ok(self.at(index)?.sources.iter().map(|source| source.0).collect())
     }
 
-    /// The pictures of a micro-batch that are zeros since they could not be decoded or changed: epoch, position and reason.
-    fn replaced(&self, index: usize) -> PyResult<Vec<(u32, u64, String)>> {
-        let replaced = self.at(index)?.replaced.iter();
-        Ok(replaced.map(|one| (one.epoch, one.position, one.reason.clone())).collect())
+    /// The samples of a micro-batch whose pictures could not be decoded or changed: epoch, position, reason, and whether they are left
+    /// out.
+    fn failed(&self, index: usize) -> PyResult<Vec<(u32, u64, String, bool)>> {
+        let failed = self.at(index)?.failed.iter();
+        Ok(failed.map(|one| (one.epoch, one.position, one.reason.clone(), one.skipped)).collect())
     }
 
     /// The columns of a micro-batch.

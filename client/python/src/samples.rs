@@ -7,6 +7,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use shardd_client::fork::Own;
 use shardd_client::loader::{self, Transformed};
+use shardd_transforms::OnError;
 use shardfmt::VersionId;
 use shardfmt::row::Fresh;
 
@@ -59,9 +60,12 @@ impl Samples {
             let batch = inner.take(&numbers)?;
             let Some(chain) = &transforms else { return Ok(batch) };
             let places: Vec<(u32, u64)> = numbers.iter().map(|number| (0, *number)).collect();
-            Transformed::new(&chain.get().inner, &batch.schema(), 0)?
-                .apply(&batch, &places, &Fresh)
-                .map(|(batch, _)| batch)
+            let mut chain = chain.get().inner.clone();
+            if chain.on_error == OnError::Skip {
+                // As many rows as were asked for.
+                chain.on_error = OnError::Zero;
+            }
+            Ok(Transformed::new(&chain, &batch.schema(), 0)?.apply(&batch, &places, &Fresh)?.batch)
         });
         let batch = taken.map_err(|error| errors::load(&error))?;
         let schema = batch.schema();

@@ -33,6 +33,12 @@ impl Chain {
         self.inner.digest().to_hex().to_string()
     }
 
+    /// How many numbers its operations on samples have.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.inner.count()
+    }
+
     /// The names of all operations.
     #[staticmethod]
     fn names() -> Vec<&'static str> {
@@ -45,7 +51,10 @@ impl Chain {
         Op::nearest(name)
     }
 
-    /// A sample's picture as a batch has it. `shape` is that of its bytes, if they are pixels.
+    /// A sample's picture as a batch has it. `shape` is that of its bytes, if they are pixels. Its operations have numbers from
+    /// `first` on.
+    #[pyo3(signature = (sample, shape, seed, epoch, position, first=0))]
+    #[expect(clippy::too_many_arguments, reason = "as Python passes them")]
     fn apply<'py>(
         &self,
         py: Python<'py>,
@@ -54,8 +63,9 @@ impl Chain {
         seed: u64,
         epoch: u64,
         position: u64,
+        first: u64,
     ) -> PyResult<Numbers<'py>> {
-        let transform = self.transform(shape.as_deref())?;
+        let transform = self.transform(shape.as_deref())?.numbered_from(first);
         let mut numbers = vec![0; transform.bytes()];
         let place = Place { seed, epoch, position };
         py.detach(|| transform.apply(&sample, place, &mut numbers)).map_err(refused)?;

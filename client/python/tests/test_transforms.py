@@ -6,11 +6,15 @@ import json
 import pickle
 import subprocess
 import sys
+import urllib.error
+import urllib.parse
+import urllib.request
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 import torch
@@ -126,6 +130,15 @@ def test_nodes_give_the_same_pictures_as_their_store(images, tmp_path):
                 with closing(shardd.DataLoader(dataset, global_batch_size=24, virtual_ranks=6, transform=CROP)) as loader:
                     found |= of_batches(loader)
             assert found == expected
+        # A reader that has only HTTP and Arrow asks the node to transform them.
+        asked = urllib.parse.urlencode({"global_batch_size": 24, "virtual_ranks": 6, "transforms": CROP.to_json()})
+        with pyarrow.ipc.open_stream(urllib.request.urlopen(f"{server}/v1/plans/{dataset.plan}/batches?{asked}")) as batches:
+            read = [pyarrow.Table.from_batches([batch]) for batch in batches]
+        shaped = [{"id": one["id"].to_numpy(), "image": torch.from_numpy(one["image"].combine_chunks().flatten().to_numpy().reshape(-1, 3, 24, 24))} for one in read]
+        assert of_batches(shaped) == expected
+        asked = urllib.parse.urlencode({"global_batch_size": 24, "transforms": "[{}]"})
+        with pytest.raises(urllib.error.HTTPError, match="422"):
+            urllib.request.urlopen(f"{server}/v1/plans/{dataset.plan}/batches?{asked}")
     finally:
         node.kill()
         node.wait()
@@ -198,6 +211,37 @@ def test_a_function_gets_samples_with_changed_pictures(images):
         assert torch.equal(own["image"], torch.stack([picture.mean() for picture in plain["image"]]))
 
 
+HALF = T.Compose([T.RandomResizedCrop(24)])
+REST = T.Compose([T.RandomHorizontalFlip(), T.RandAugment(), *reference.SCALED])
+
+
+def lighter(sample, rng):
+    """A function with random numbers of its own."""
+    light = int(rng.integers(1, 100))
+    return sample | {"image": (sample["image"].int() + light).clamp(max=255).byte(), "light": light}
+
+
+def test_a_function_in_the_middle_has_its_own_numbers_and_moves_those_behind_it(images):
+    files = {row["id"]: row["image"] for row in stored(images)}
+    with closing(shardd.DataLoader(opened(images), batch_size=4, transform=[HALF, lighter, REST])) as loader:
+        batch = next(iter(loader))
+        for row, number in enumerate(batch["id"].tolist()):
+            position = loader.positions[0] + row
+            light = int(reference.generator(0, 0, position, 1).integers(1, 100))
+            assert light == batch["light"][row]
+            begun = HALF(files[number], position=position)
+            expected = REST.at((begun.int() + light).clamp(max=255).byte(), seed=0, epoch=0, position=position, first=2)
+            assert torch.equal(batch["image"][row], expected)
+
+
+def test_a_chain_with_a_function_is_the_same_for_any_threads_processes_and_ranks(images):
+    chain = [HALF, lighter, REST]
+    expected = pictures(images, transform=chain)
+    for how in ({"num_workers": 3}, {"transform_processes": 2}, {"world": 3}):
+        assert pictures(images, transform=chain, **how) == expected, how
+    assert pictures(images, transform=chain, epoch=1) != expected
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.uint8])
 def test_batches_have_the_type_and_layout_that_was_asked_for(images, dtype):
     transforms = [T.CenterCrop(20)] + ([] if dtype == torch.uint8 else [T.ToDtype(dtype, scale=True)])
@@ -220,7 +264,7 @@ def test_broken_images_end_the_epoch_with_their_place_or_are_zeros(tmp_path):
         list(reading(store))
     lenient = T.Compose([T.Resize([8, 8])], on_error="zero")
     loader = reading(store, transform=lenient)
-    with pytest.warns(UserWarning, match="the picture at position .* is replaced by zeros: JPEG ends too soon") as warned:
+    with pytest.warns(UserWarning, match="at position .* the picture is replaced by zeros: JPEG ends too soon") as warned:
         zeros = {int(number) for batch in loader for number, picture in zip(batch["id"], batch["image"]) if not picture.any()}
     assert zeros == {7, 31} and len(warned) == 2
     assert loader.stats()["replaced"] == 2
@@ -242,7 +286,11 @@ def test_transforms_are_data(images):
     assert modes == T.Compose([T.Resize([8, 8], "bicubic"), T.AutoAugment("svhn")])
 
 
-@pytest.mark.parametrize("name", [name for name in shardd._native.Chain.names() if name not in ("Compose",)])
+# These change boxes, which only the crate in Rust moves with their pictures.
+OF_BOXES = {"ClampBoundingBoxes", "ConvertBoundingBoxFormat", "RandomIoUCrop", "SanitizeBoundingBoxes"}
+
+
+@pytest.mark.parametrize("name", sorted({*shardd._native.Chain.names()} - OF_BOXES - {"Compose"}))
 def test_arguments_and_defaults_are_those_of_torchvision(name):
     import inspect
 
@@ -274,8 +322,12 @@ def test_mistakes_name_the_way_out(images):
         next(iter(reading(images, transform=T.Compose([T.CenterCrop(8), T.Normalize(0, 1)]))))
     with pytest.raises(ValueError, match='of column "picture", and there are image, id'):
         next(iter(reading(images, transform=T.Compose([T.CenterCrop(8)], column="picture"))))
-    with pytest.raises(TypeError, match="a Compose and a function"):
-        reading(images, transform=[CROP, CROP])
+    with pytest.raises(TypeError, match="a Compose, a function, or a list of these, and 3 is none"):
+        reading(images, transform=[CROP, 3])
+    with pytest.raises(TypeError, match="and the function gives Tensor"):
+        next(iter(reading(images, transform=[CROP, lambda sample: sample["image"], T.Compose([T.CenterCrop(8)])])))
+    with pytest.raises(ValueError, match="mixes finished batches"):
+        reading(images, transform=[CROP, T.Compose([T.CutMix(num_classes=3)])])
     with pytest.raises(TypeError, match=r"is one operation: pass Compose"):
         reading(images, transform=T.RandomCrop(8))
     with pytest.raises(AttributeError, match=r'no ToTensor: use ToDtype\("float32", scale=True\)'):

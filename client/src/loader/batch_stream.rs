@@ -9,6 +9,7 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use shardd_api::lookup;
 use shardd_plan::{GrainNo, Plan};
+use shardd_transforms::Chain;
 use shardfmt::row::{Fresh, Rows};
 use shardfmt::{ByteSize, Grain, Manifest, PlanId};
 use tokio::sync::mpsc;
@@ -17,6 +18,7 @@ use super::clocks::Clocks;
 use super::order::{Order, SourceRead};
 use super::prefetch::{Prefetch, Share};
 use super::source::{Reads, Ready, RowSource};
+use super::transformed::Transformed;
 use super::{LastBatch, LoadError, Step, Steps};
 
 /// Steps that wait in the channel to the reader.
@@ -51,12 +53,13 @@ const ROW_OVERHEAD: u64 = 128;
 ///     world: 1,
 ///     virtual_ranks: None,
 ///     steps: Some(2),
+///     transforms: None,
 /// };
 /// assert!(BatchStream::open(plan.into(), &manifest, config)?.held_bytes() > 0);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct BatchesConfig {
     /// The epoch.
     pub epoch: u32,
@@ -72,6 +75,8 @@ pub struct BatchesConfig {
     pub virtual_ranks: Option<u32>,
     /// How many steps; `None`: to the end of the epoch.
     pub steps: Option<u64>,
+    /// Transforms of a column of pictures.
+    pub transforms: Option<Chain>,
 }
 
 /// The steps of a rank, as they are read.
@@ -105,28 +110,35 @@ pub struct BatchStream {
     config: BatchesConfig,
     virtual_ranks: u32,
     step: StepSize,
+    transformed: Option<Arc<Transformed>>,
 }
 
 impl BatchStream {
     /// A rank's share of an epoch of `plan` over the version that `manifest` lists.
     ///
     /// # Errors
-    /// Numbers that do not fit the plan, and a step that needs too much memory.
+    /// Numbers or transforms that do not fit the plan, and a step that needs too much memory.
     pub fn open(plan: Arc<Plan>, manifest: &Manifest, config: BatchesConfig) -> Result<Self, LoadError> {
         let virtual_ranks =
             config.virtual_ranks.unwrap_or_else(|| plan.default_virtual_ranks(config.global_batch_size));
         plan.check_ranks(config.world, virtual_ranks)?;
         let own = Plan::virtual_ranks_of(config.rank, config.world, virtual_ranks);
+        let transformed = config.transforms.as_ref();
+        let transformed = transformed
+            .map(|chain| Transformed::new(chain, &manifest.schema, plan.document().seed).map(Arc::new))
+            .transpose()?;
         let step = StepSize {
             global_batch: config.global_batch_size.min(plan.sample_count()),
             own: own.end - own.start,
             virtual_ranks,
             samples: plan.sample_count(),
             row_bytes: manifest.row_bytes() / plan.sample_count().max(1),
+            picture_bytes: transformed.as_ref().map_or(0, |transformed| transformed.bytes()),
+            largest_bytes: transformed.as_ref().map_or(0, |transformed| transformed.largest()),
             grain_rows: plan.document().grain_rows,
         };
         check(&config, &plan, &step)?;
-        Ok(Self { plan, schema: Arc::clone(&manifest.schema), config, virtual_ranks, step })
+        Ok(Self { plan, schema: Arc::clone(&manifest.schema), config, virtual_ranks, step, transformed })
     }
 
     /// The most memory that reading it takes, in bytes, by the mean size of a row.
@@ -143,7 +155,7 @@ impl BatchStream {
         self,
         reader: Box<dyn GrainReader>,
     ) -> Result<(Batches, impl FnOnce() + Send + 'static), LoadError> {
-        let Self { plan, schema, config, virtual_ranks, step } = self;
+        let Self { plan, schema, config, virtual_ranks, step, transformed } = self;
         let end = match config.steps {
             None => plan.sample_count(),
             Some(steps) => config.position.saturating_add(steps.saturating_mul(config.global_batch_size)),
@@ -168,7 +180,9 @@ impl BatchStream {
         let rows = GrainRows { reader, epoch: config.epoch, known: Arc::default() };
         let order = Order::of_plan(Arc::clone(&plan), true);
         let prefetch =
-            Prefetch::new(share, order, Arc::clone(&schema), steps, None, Box::new(rows), Box::new(Fresh))?;
+            Prefetch::new(share, order, Arc::clone(&schema), steps, None, Box::new(rows), Box::new(Fresh))?
+                .transformed(transformed.clone());
+        let schema = transformed.map_or(schema, |transformed| Arc::clone(transformed.schema()));
         let (give, take) = mpsc::channel(WAITING);
         let read = move || {
             prefetch.run(|task| {
@@ -195,6 +209,10 @@ struct StepSize {
     samples: u64,
     /// The mean size of a row.
     row_bytes: u64,
+    /// The size of a transformed picture.
+    picture_bytes: u64,
+    /// The size of the largest picture on its way, of which one is there at a time.
+    largest_bytes: u64,
     /// Rows of a grain: the unit of a transfer.
     grain_rows: u32,
 }
@@ -214,6 +232,8 @@ impl StepSize {
         let brought = in_window.saturating_mul(u64::from(self.grain_rows)).min(self.samples);
         let built = rows.saturating_mul(BUILT).min(self.samples.saturating_mul(2));
         let bytes = brought.saturating_add(built).saturating_mul(self.row_bytes);
+        let bytes = bytes.saturating_add(built.saturating_mul(self.picture_bytes));
+        let bytes = bytes.saturating_add(self.largest_bytes);
         bytes.saturating_add(in_window.saturating_add(built).saturating_mul(ROW_OVERHEAD))
     }
 
@@ -302,14 +322,18 @@ mod tests {
     use super::*;
 
     fn size() -> impl Strategy<Value = StepSize> {
-        let sizes = (1u64..1 << 40, 0u64..1 << 20, 0u32..12, 1u32..64, 0u32..64, any::<u64>());
-        sizes.prop_map(|(samples, row_bytes, grain, virtual_ranks, own, global_batch)| StepSize {
-            global_batch: global_batch.clamp(1, samples),
-            own: own.min(virtual_ranks),
-            virtual_ranks,
-            samples,
-            row_bytes,
-            grain_rows: 1 << grain,
+        let sizes = (1u64..1 << 40, 0u64..1 << 20, 0u64..1 << 20, 0u32..12, 1u32..64, 0u32..64, any::<u64>());
+        sizes.prop_map(|(samples, row_bytes, picture_bytes, grain, virtual_ranks, own, global_batch)| {
+            StepSize {
+                global_batch: global_batch.clamp(1, samples),
+                own: own.min(virtual_ranks),
+                virtual_ranks,
+                samples,
+                row_bytes,
+                picture_bytes,
+                largest_bytes: 0,
+                grain_rows: 1 << grain,
+            }
         })
     }
 
@@ -339,7 +363,16 @@ mod tests {
         for (row_bytes, grain_rows, global_batch, samples) in
             [(110_000, 1, 512, 1_281_167), (3072, 4, 8192, 60_000), (8, 2048, 1 << 14, 1 << 30)]
         {
-            let step = StepSize { global_batch, own: 1, virtual_ranks: 1, samples, row_bytes, grain_rows };
+            let step = StepSize {
+                global_batch,
+                own: 1,
+                virtual_ranks: 1,
+                samples,
+                row_bytes,
+                picture_bytes: 0,
+                largest_bytes: 0,
+                grain_rows,
+            };
             assert!(step.held(1) <= MOST_HELD, "{step:?}");
         }
     }

@@ -81,6 +81,13 @@ pub enum LoadError {
     /// A picture that cannot be decoded or changed.
     #[error("column {column:?} of the sample at position {position} of epoch {epoch} makes no picture")]
     Picture { column: String, epoch: u32, position: u64, source: Box<PictureError> },
+    /// A label that is to be mixed, and is of no class.
+    #[error(
+        "column {column:?} of the sample at position {position} of epoch {epoch} {}, and the classes are 0 to {}: correct num_classes, or leave the sample out",
+        label.map_or_else(|| "has no label".to_owned(), |label| format!("is {label}")),
+        classes - 1
+    )]
+    Label { column: String, epoch: u32, position: u64, label: Option<i64>, classes: u32 },
     /// Out of memory for a batch.
     #[error("there is no memory for a batch of transformed pictures")]
     Memory { source: std::io::Error },
@@ -142,6 +149,7 @@ impl From<&LoadError> for Kind {
             LoadError::Shard(_)
             | LoadError::Row(_)
             | LoadError::Picture { .. }
+            | LoadError::Label { .. }
             | LoadError::NotGenuine { .. } => Self::Corrupt,
             LoadError::Http(_)
             | LoadError::NoServers

@@ -25,6 +25,7 @@ mod pool;
 mod prefetch;
 mod ranks;
 mod shares;
+mod soft_labels;
 mod source;
 mod sources;
 mod span;
@@ -50,7 +51,7 @@ use shardd_plan::{Mixture, Plan, SourceNo, VirtualRank};
 use shardfmt::DigestSum;
 use shardfmt::row::Memory;
 use tokio_util::sync::CancellationToken;
-use tracing::warn;
+use tracing::{debug, warn};
 
 use crate::label_skew::Origins;
 
@@ -75,7 +76,7 @@ use sources::Opened;
 pub use sources::Source;
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
-pub use transformed::{BFLOAT16, Replaced, TRANSFORMS, Transformed};
+pub use transformed::{BFLOAT16, Changed, Failed, TRANSFORMS, Transformed};
 use workers::Ahead;
 
 /// One step's share of this rank.
@@ -131,9 +132,9 @@ impl Step {
         all
     }
 
-    /// The pictures that are zeros since they could not be decoded or changed.
-    pub fn replaced(&self) -> impl Iterator<Item = &Replaced> {
-        self.micro_batches.iter().flat_map(|micro_batch| &micro_batch.replaced)
+    /// The samples whose pictures could not be decoded or changed: they are zeros, or left out.
+    pub fn failed(&self) -> impl Iterator<Item = &Failed> {
+        self.micro_batches.iter().flat_map(|micro_batch| &micro_batch.failed)
     }
 
     /// The first of its stretches, which in most steps is the only one.
@@ -209,8 +210,8 @@ pub struct MicroBatch {
     pub ends: Vec<usize>,
     /// The rows, in that order; none at all at the end of an epoch that has too few samples.
     pub batch: RecordBatch,
-    /// The pictures in it that are zeros since they could not be decoded or changed, if the transforms wish that.
-    pub replaced: Vec<Replaced>,
+    /// The samples whose pictures could not be decoded or changed: they are zeros or left out, as the transforms have it.
+    pub failed: Vec<Failed>,
 }
 
 /// The reads of a rank in an epoch.
@@ -288,9 +289,12 @@ pub struct LoaderStats {
     /// Time that was spent on transforms of pictures, in seconds: the mean of the same threads.
     #[serde(default)]
     pub transform_s: f64,
-    /// Samples whose pictures could not be decoded or changed and are zeros, as the transforms wish.
+    /// Samples whose pictures could not be decoded or changed and are zeros, as the transforms have it.
     #[serde(default)]
     pub replaced: u64,
+    /// Samples that were left out of their batches for the same reasons.
+    #[serde(default)]
+    pub skipped: u64,
 }
 
 /// Reads a rank's share of a run.
@@ -516,9 +520,9 @@ impl Loader {
         self.stats.steps += 1;
         self.stats.surplus += step.surplus;
         self.stats.samples += step.micro_batches.iter().map(|m| m.positions.len() as u64).sum::<u64>();
-        for Replaced { epoch, position, reason, .. } in step.replaced() {
-            self.stats.replaced += 1;
-            warn!(epoch, position, reason, "a picture is replaced by zeros");
+        for Failed { epoch, position, reason, skipped, .. } in step.failed() {
+            *if *skipped { &mut self.stats.skipped } else { &mut self.stats.replaced } += 1;
+            debug!(epoch, position, reason, skipped, "a picture cannot be decoded or changed");
         }
         self.note(&step);
         Ok(Next::Step(step))

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
+use shardd_plan::SourceNo;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
 
@@ -19,7 +20,7 @@ use super::order::{Cursor, Order, OrderId, SourceRead};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Spans, StepSpan};
-use super::transformed::Transformed;
+use super::transformed::{Changed, Failed, Transformed, kept};
 use super::{LoadError, MicroBatch, Step, Steps};
 
 /// Whose share is read, from where to where, and how far ahead.
@@ -393,16 +394,19 @@ impl Task {
                 piece += ends[piece..].iter().take_while(|end| **end <= number).count();
                 delivered[piece][index].digest_sum += DigestSum::from(digest);
             }
-            let (batch, replaced) = match &builder.transformed {
+            let (batch, failed) = match &builder.transformed {
                 Some(transformed) => {
                     let piece = |row| ends.iter().take_while(|end| **end <= row).count();
                     let place = |(row, position): (usize, &u64)| (span.parts[piece(row)].epoch, *position);
                     let places: Vec<(u32, u64)> = positions.iter().enumerate().map(place).collect();
-                    clocks.time(On::Transforming, || transformed.apply(&batch, &places, &*builder.memory))?
+                    let Changed { batch, failed } = clocks
+                        .time(On::Transforming, || transformed.apply(&batch, &places, &*builder.memory))?;
+                    leave_out(&failed, &mut positions, &mut sources, &mut ends);
+                    (batch, failed)
                 }
                 None => (batch, Vec::new()),
             };
-            micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch, replaced });
+            micro_batches.push(MicroBatch { virtual_rank, positions, sources, ends, batch, failed });
         }
         let StepSpan { epoch, step, parts, next } = span;
         Ok(Step {
@@ -415,6 +419,16 @@ impl Task {
             delivered,
         })
     }
+}
+
+/// Takes the samples that are left out of a batch from its lists, too.
+fn leave_out(failed: &[Failed], positions: &mut Vec<u64>, sources: &mut Vec<SourceNo>, ends: &mut [usize]) {
+    let kept = kept(positions.len(), failed);
+    ends.iter_mut().for_each(|end| *end = kept[..*end].iter().filter(|kept| **kept).count());
+    let mut rows = kept.iter();
+    positions.retain(|_| *rows.next().unwrap_or(&true));
+    let mut rows = kept.iter();
+    sources.retain(|_| *rows.next().unwrap_or(&true));
 }
 
 #[cfg(test)]

@@ -1,18 +1,23 @@
-//! The column of pictures that a chain of transforms changes, in each batch, by the threads that gather it.
+//! The columns that a chain of transforms changes, in each batch, by the threads that gather it: pictures, and the labels of
+//! pictures that are mixed.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, make_array};
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, RecordBatch, make_array,
+};
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt8Type};
 use arrow::error::ArrowError;
 use shardd_transforms::{Chain, ChainError, Dtype, Input, OnError, Place, Transform};
 use shardfmt::row::Memory;
 
 use super::error::{LoadError, PictureError};
+use super::soft_labels::SoftLabels;
 
-const EXTENSION: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
-const TENSOR: &str = "arrow.fixed_shape_tensor";
+pub(super) const EXTENSION: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
+pub(super) const TENSOR: &str = "arrow.fixed_shape_tensor";
 /// The metadata of a column of 16-bit numbers that are floats with 8 bits of exponent, for which Arrow has no type.
 pub const BFLOAT16: [&str; 2] = ["shardd.dtype", "bfloat16"];
 
@@ -25,13 +30,15 @@ pub struct Transformed {
     transform: Transform,
     seed: u64,
     column: usize,
+    /// The labels of pictures that are mixed.
+    labels: Option<SoftLabels>,
     schema: SchemaRef,
 }
 
-/// A picture that is zeros in its batch, since it could not be decoded or changed.
+/// A sample whose picture could not be decoded or changed, where the transforms have a remedy other than an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Replaced {
-    /// Its row in the batch.
+pub struct Failed {
+    /// Its row in the batch, counted before any sample was left out.
     pub row: usize,
     /// The epoch.
     pub epoch: u32,
@@ -39,6 +46,17 @@ pub struct Replaced {
     pub position: u64,
     /// Why.
     pub reason: String,
+    /// Whether it is left out of the batch; else its picture is zeros.
+    pub skipped: bool,
+}
+
+/// A batch that was changed.
+#[derive(Debug)]
+pub struct Changed {
+    /// Its rows, but for those that are left out.
+    pub batch: RecordBatch,
+    /// The samples whose pictures could not be decoded or changed, ascending by row.
+    pub failed: Vec<Failed>,
 }
 
 impl Transformed {
@@ -47,14 +65,23 @@ impl Transformed {
     /// # Errors
     /// [`LoadError::Transforms`] if the columns have no pictures or several of them, or the chain does not fit them.
     pub fn new(chain: &Chain, columns: &Schema, seed: u64) -> Result<Self, LoadError> {
+        if !chain.companions.is_empty() {
+            let message = "a loader changes pictures alone: leave companions out, or move boxes, masks and key points with \
+                           shardd_transforms::Transform::apply_with";
+            return Err(LoadError::Config(message.into()));
+        }
         let (column, input) = pictures(chain, columns)?;
         let transform = Transform::new(chain.clone(), input)?;
+        let labels = chain.batch.as_ref().map(|mixing| SoftLabels::new(mixing, columns)).transpose()?;
         let mut fields = columns.fields().to_vec();
         fields[column] = Arc::new(field(&fields[column], &transform));
+        if let Some(labels) = &labels {
+            fields[labels.column()] = Arc::new(labels.field(columns));
+        }
         let mut metadata = columns.metadata().clone();
         metadata.insert(TRANSFORMS.to_owned(), chain.digest().to_hex().to_string());
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        Ok(Self { transform, seed, column, schema })
+        Ok(Self { transform, seed, column, labels, schema })
     }
 
     /// The columns of transformed batches.
@@ -62,60 +89,113 @@ impl Transformed {
         &self.schema
     }
 
-    /// Bytes of a sample's picture in a batch.
+    /// Bytes of a sample's picture in a batch, and of its labels, which are there twice while they are mixed.
     pub(crate) fn bytes(&self) -> u64 {
-        self.transform.bytes() as u64
+        self.transform.bytes() as u64 + self.classes().map_or(0, |classes| 2 * 4 * u64::from(classes))
     }
 
-    /// Changes a batch whose rows are at these positions of these epochs, into memory that is lent. With it come the pictures that
-    /// are zeros, if the transforms wish that.
+    /// Bytes of the largest picture on its way.
+    pub(crate) fn largest(&self) -> u64 {
+        self.transform.largest()
+    }
+
+    /// The classes of labels that are mixed.
+    pub fn classes(&self) -> Option<u32> {
+        self.labels.as_ref().map(SoftLabels::classes)
+    }
+
+    /// Changes a batch whose rows are at these positions of these epochs, into memory that is lent.
     ///
     /// # Errors
-    /// [`LoadError::Picture`] for a picture that cannot be decoded or changed, unless it is to be zeros.
+    /// [`LoadError::Picture`] for a picture that cannot be decoded or changed, unless it is to be zeros or left out, and
+    /// [`LoadError::Label`] for a label of no class.
     pub fn apply(
         &self,
         batch: &RecordBatch,
         places: &[(u32, u64)],
         memory: &dyn Memory,
-    ) -> Result<(RecordBatch, Vec<Replaced>), LoadError> {
-        let samples = Samples::of(batch.column(self.column));
+    ) -> Result<Changed, LoadError> {
         let size = self.transform.bytes();
         let len = size.checked_mul(places.len()).ok_or_else(too_large)?;
         let mut lent = memory.lend(len).map_err(|source| LoadError::Memory { source })?;
-        let mut replaced = Vec::new();
-        let pictures = lent.as_mut_slice()[..len].chunks_exact_mut(size);
-        for (row, (picture, &(epoch, position))) in pictures.zip(places).enumerate() {
-            let place = Place { seed: self.seed, epoch: epoch.into(), position };
-            let done = match samples.get(row) {
-                Some(sample) => self.transform.apply(sample, place, picture).map_err(PictureError::Sample),
-                None => Err(PictureError::Missing),
-            };
-            match done {
-                Ok(()) => {}
-                Err(source) if self.transform.chain().on_error == OnError::Zero => {
-                    picture.fill(0);
-                    replaced.push(Replaced { row, epoch, position, reason: source.to_string() });
-                }
-                Err(source) => {
-                    let column = self.schema.field(self.column).name().clone();
-                    return Err(LoadError::Picture { column, epoch, position, source: Box::new(source) });
-                }
+        let failed = self.write(batch, places, &mut lent.as_mut_slice()[..len])?;
+        let kept: Vec<bool> = kept(places.len(), &failed);
+        let rest = match failed.iter().any(|failed| failed.skipped) {
+            true => filter_record_batch(batch, &BooleanArray::from(kept.clone())).map_err(refused)?,
+            false => batch.clone(),
+        };
+        let len = size * rest.num_rows();
+        let mut columns = rest.columns().to_vec();
+        if let Some(labels) = &self.labels {
+            let places: Vec<(u32, u64)> =
+                places.iter().zip(&kept).filter_map(|(place, kept)| kept.then_some(*place)).collect();
+            let mut shares = labels.shares(&rest, &places)?;
+            if let Some(&first) = places.first() {
+                self.transform.mix(self.place(first), &mut lent.as_mut_slice()[..len], &mut shares);
             }
+            columns[labels.column()] = labels.array(shares, memory)?;
         }
-        let field = self.schema.field(self.column);
         let numbers = ArrayData::builder(numbers(self.transform.dtype()))
             .len(len / self.transform.dtype().size())
             .add_buffer(lent.into_buffer(len))
             .build()
             .map_err(refused)?;
-        let DataType::FixedSizeList(item, width) = field.data_type() else { unreachable!("made by `field`") };
+        let DataType::FixedSizeList(item, width) = self.schema.field(self.column).data_type() else {
+            unreachable!("made by `field`")
+        };
         let list = FixedSizeListArray::try_new(Arc::clone(item), *width, make_array(numbers), None)
             .map_err(refused)?;
-        let mut columns = batch.columns().to_vec();
         columns[self.column] = Arc::new(list);
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(refused)?;
-        Ok((batch, replaced))
+        Ok(Changed { batch, failed })
     }
+
+    /// Writes the pictures of a batch one behind the other, without those that are left out.
+    fn write(
+        &self,
+        batch: &RecordBatch,
+        places: &[(u32, u64)],
+        pictures: &mut [u8],
+    ) -> Result<Vec<Failed>, LoadError> {
+        let samples = Samples::of(batch.column(self.column));
+        let (mut written, mut failed) = (0, Vec::new());
+        for (row, &(epoch, position)) in places.iter().enumerate() {
+            let picture = &mut pictures[written..][..self.transform.bytes()];
+            let done = match samples.get(row) {
+                Some(sample) => self
+                    .transform
+                    .apply(sample, self.place((epoch, position)), picture)
+                    .map_err(PictureError::Sample),
+                None => Err(PictureError::Missing),
+            };
+            let skipped = match (done, self.transform.chain().on_error) {
+                (Ok(()), _) => false,
+                (Err(source), OnError::Raise) => {
+                    let column = self.schema.field(self.column).name().clone();
+                    return Err(LoadError::Picture { column, epoch, position, source: Box::new(source) });
+                }
+                (Err(source), on_error) => {
+                    picture.fill(0);
+                    let skipped = on_error == OnError::Skip;
+                    failed.push(Failed { row, epoch, position, reason: source.to_string(), skipped });
+                    skipped
+                }
+            };
+            written += if skipped { 0 } else { self.transform.bytes() };
+        }
+        Ok(failed)
+    }
+
+    fn place(&self, (epoch, position): (u32, u64)) -> Place {
+        Place { seed: self.seed, epoch: epoch.into(), position }
+    }
+}
+
+/// Which rows of a batch of this length stay in it.
+pub(crate) fn kept(rows: usize, failed: &[Failed]) -> Vec<bool> {
+    let mut kept = vec![true; rows];
+    failed.iter().filter(|failed| failed.skipped).for_each(|failed| kept[failed.row] = false);
+    kept
 }
 
 fn too_large() -> LoadError {
@@ -125,8 +205,8 @@ fn too_large() -> LoadError {
 }
 
 /// Arrow refuses arrays whose parts do not fit together: those here are made to fit.
-fn refused(error: ArrowError) -> LoadError {
-    LoadError::Config(format!("the transformed pictures make no column: {error}"))
+pub(super) fn refused(error: ArrowError) -> LoadError {
+    LoadError::Config(format!("the transformed samples make no column: {error}"))
 }
 
 /// Where the bytes of each sample are.

@@ -16,6 +16,7 @@ use shardd_api::schema::Digest;
 use shardd_client::loader::{BatchStream, Batches, BatchesConfig, GrainReader, LoadError, Step};
 use shardd_engine::engine::PlanReader;
 use shardd_plan::GrainNo;
+use shardd_transforms::{Chain, OnError};
 use shardfmt::{ByteSize, PlanId};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
@@ -62,6 +63,9 @@ pub(super) struct Wanted {
     /// How many steps; by default to the end of the epoch.
     #[param(minimum = 1, nullable = false)]
     steps: Option<u64>,
+    /// Transforms of a column of pictures, as JSON.
+    #[param(nullable = false)]
+    transforms: Option<String>,
 }
 
 fn one() -> u32 {
@@ -88,8 +92,10 @@ pub(super) async fn batches(
     ValidQuery(wanted): ValidQuery<Wanted>,
 ) -> Answer {
     let stream = place(&state.streams, "streams of batches", STREAMS)?;
-    let Wanted { epoch, position, global_batch_size, rank, world, virtual_ranks, steps } = wanted;
-    let config = BatchesConfig { epoch, position, global_batch_size, rank, world, virtual_ranks, steps };
+    let Wanted { epoch, position, global_batch_size, rank, world, virtual_ranks, steps, transforms } = wanted;
+    let transforms = transforms.map(|json| chain_of(&json)).transpose()?;
+    let config =
+        BatchesConfig { epoch, position, global_batch_size, rank, world, virtual_ranks, steps, transforms };
     let reader = PlanReader::open(&state.api.engine, plan).await?;
     let batch_stream = BatchStream::open(Arc::clone(reader.plan()), reader.manifest(), config.clone())?;
     let headers = [(CONTENT_TYPE, ARROW_STREAM), (CACHE_CONTROL, "no-store")];
@@ -110,6 +116,21 @@ pub(super) async fn batches(
         Err(error) => stream::iter(vec![Err(error)]),
     });
     Ok((headers, Body::from_stream(body)).into_response())
+}
+
+/// The most pixels of an image that a node decodes for a client.
+const MOST_PIXELS: u64 = 32 << 20;
+
+/// Transforms of a client, within a node's limits.
+fn chain_of(json: &str) -> Result<Chain, LoadError> {
+    let mut chain: Chain = json.parse()?;
+    if chain.on_error == OnError::Skip {
+        let message =
+            "a stream has every position of its steps: use \"on_error\": \"zero\" or \"raise\" in transforms";
+        return Err(LoadError::Config(message.into()));
+    }
+    chain.decode.max_pixels = chain.decode.max_pixels.min(MOST_PIXELS);
+    Ok(chain)
 }
 
 /// The grains of a stream, by way of this node's engine.
@@ -189,6 +210,14 @@ impl Encoded {
                     tracing::warn!(%error, "a stream of batches broke off");
                     std::io::Error::other(error)
                 })?;
+                for failed in step.failed() {
+                    tracing::warn!(
+                        epoch = failed.epoch,
+                        position = failed.position,
+                        reason = failed.reason,
+                        "a picture is zeros"
+                    );
+                }
                 for micro_batch in step.micro_batches {
                     let batch = micro_batch.batch.with_schema(Arc::clone(&self.schema));
                     let encoded = batch.and_then(|batch| encoder.encode(&batch));

@@ -7,7 +7,7 @@ training resumes at the exact sample with any number of ranks.
 Importing the package, or making a dataset or loader, starts no thread: threads begin with the first batch.
 """
 
-from . import transforms
+from . import packing, transforms
 from ._csr import Csr
 from ._dataset import StreamingDataset
 from ._device import to_device
@@ -33,6 +33,7 @@ __all__ = [
     "from_hf",
     "from_iter",
     "from_torch",
+    "packing",
     "to_device",
     "transforms",
 ]

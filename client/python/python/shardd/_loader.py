@@ -37,16 +37,20 @@ _FOREIGN = {
 _NOWHERE = (-1, 0)
 
 
-def _split(transform: Any) -> tuple[Compose | None, Callable[[dict[str, Any]], Any] | None]:
+def _split(transform: Any) -> tuple[Compose | None, _transform.Steps | None]:
     """What threads do to pictures, and what Python does to samples after that."""
     steps = list(transform) if isinstance(transform, Sequence) else [transform]
     for step in steps:
         if isinstance(step, Transform) and not isinstance(step, Compose):
             raise TypeError(f"{step!r} is one operation: pass Compose([...])")
+        if step is not None and not callable(step):
+            raise TypeError(f"transform is a Compose, a function, or a list of these, and {step!r} is none")
     chain = steps.pop(0) if steps and isinstance(steps[0], Compose) else None
-    if len(steps) > 1 or any(isinstance(step, Compose) for step in steps):
-        raise TypeError("transform is a Compose, a function, or a list of a Compose and a function: call several functions in one")
-    return chain, steps[0] if steps else None
+    rest = [step for step in steps if step is not None]
+    for step in [chain, *rest] if rest else []:
+        if isinstance(step, Compose) and step.mixes:
+            raise ValueError(f"{step!r} mixes finished batches: leave MixUp and CutMix out where functions follow, or come before")
+    return chain, _transform.Steps(rest, chain.native.count if chain is not None else 0) if rest else None
 
 
 class DataLoader:
@@ -410,33 +414,38 @@ class DataLoader:
         def seed_of(step: _native.Step, index: int) -> int:
             return _transform.seed_of(base, order, *step.parts[0][:2], step.micro_batch(index)[0])
 
-        def here(batch: Any, micro: tuple[_native.Step, int]) -> Any:
+        def places_of(step: _native.Step, index: int) -> _transform.Places:
+            return _transform.Places(step.seed, step.places_of(index))
+
+        def here(batch: Any, micro: tuple[_native.Step, int], places: _transform.Places) -> Any:
             if work is None:
                 return batch
             with _transform.seeded(seed_of(*micro)):
-                return work(batch)
+                return work(batch, places)
 
         def stand_in(micro: tuple[_native.Step, int]) -> Any:
             # In a short last step a virtual rank may have nothing to read; but its peers wait for its gradient, and a mean over
             # nothing is not a number. One sample, of weight 0, takes the place.
             batch = self._last
             if batch is None:
-                batch = here(self.dataset._take(slice(1), self._chain and self._chain.native), micro)
+                places = _transform.Places(micro[0].seed, [(0, 0)])
+                batch = here(self.dataset._take(slice(1), self._chain and self._chain.native), micro, places)
             return {name: values[:1] for name, values in batch.items()} if isinstance(batch, dict) else batch
 
         def pin(batch: Any) -> Any:
             return batch if pinned is None else _device.apply(pinned.pin, batch)
 
         def batch_of(step: _native.Step, index: int) -> Any:
-            for epoch, position, reason in step.replaced(index):
-                warnings.warn(f"the picture at position {position} of epoch {epoch} is replaced by zeros: {reason}", stacklevel=2)
+            for epoch, position, reason, skipped in step.failed(index):
+                remedy = "the sample is left out" if skipped else "the picture is replaced by zeros"
+                warnings.warn(f"at position {position} of epoch {epoch} {remedy}: {reason}", stacklevel=2)
             return read(step.columns(index)) if step.micro_batch(index)[1] else None
 
         every = self._read(epoch, position)
         if self.transform_processes and work is not None:
 
-            def task_of(micro: tuple[_native.Step, int]) -> tuple[int, Any] | None:
-                return None if (batch := batch_of(*micro)) is None else (seed_of(*micro), batch)
+            def task_of(micro: tuple[_native.Step, int]) -> tuple[int, Any, _transform.Places] | None:
+                return None if (batch := batch_of(*micro)) is None else (seed_of(*micro), batch, places_of(*micro))
 
             tasks = ((micro, task_of(micro)) for micro in every)
             for micro, result in _transform.in_order(self._own_processes, tasks):
@@ -446,7 +455,7 @@ class DataLoader:
 
                 def make() -> Any:
                     batch = batch_of(*micro)
-                    return pin(stand_in(micro) if batch is None else here(batch, micro))
+                    return pin(stand_in(micro) if batch is None else here(batch, micro, places_of(*micro)))
 
                 yield micro, make
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ._dataset import StreamingDataset
 
 # What the threads of a loader count.
-COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s", "transform_s", "replaced")
+COUNTED = ("steps", "samples", "surplus", "waited_s", "kept_s", "network_s", "disk_s", "decode_s", "transform_s", "replaced", "skipped")
 
 ADVICE = {
     "network": "The loop waits for the store or the nodes. Keep shards on this machine (local, cache_limit), read further ahead "

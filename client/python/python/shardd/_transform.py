@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import pickle
 import random
@@ -10,7 +11,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -19,11 +20,12 @@ from functools import partial
 from hashlib import blake2b
 from multiprocessing import connection, forkserver, get_all_start_methods, get_context
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ._csr import Csr
 from ._ragged import Ragged
 from ._shared import SharedBatches
+from .transforms import Compose, is_picture
 
 T = TypeVar("T")
 
@@ -40,22 +42,86 @@ _REMEMBERED = 256
 _PATIENCE = 5
 
 
+class Places(NamedTuple):
+    """The seed of an order, and the epoch and position of each sample of a batch."""
+
+    seed: int
+    samples: list[tuple[int, int]]
+
+
+class Steps:
+    """What Python does to a sample, one after the other: functions, and transforms of pictures behind these.
+
+    Each function counts as one operation, as each of a ``Compose``: the random numbers of those behind it follow from that. A
+    function with a parameter ``rng`` gets a generator of NumPy there, whose numbers are those of its place and operation.
+    """
+
+    def __init__(self, steps: Sequence[Any], first: int) -> None:
+        self.steps = tuple(steps)
+        self._numbers: list[int] = []
+        for step in self.steps:
+            self._numbers.append(first)
+            first += step.native.count if isinstance(step, Compose) else 1
+        self._wants_rng = [not isinstance(step, Compose) and _has_rng(step) for step in self.steps]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Steps) and [*map(id, other.steps)] == [*map(id, self.steps)] and other._numbers == self._numbers
+
+    def __call__(self, sample: Any, seed: int, place: tuple[int, int]) -> Any:
+        for step, number, wants_rng in zip(self.steps, self._numbers, self._wants_rng):
+            if isinstance(step, Compose):
+                sample = _changed(step, sample, number, seed, place)
+            elif wants_rng:
+                sample = step(sample, rng=_generator(seed, number, place))
+            else:
+                sample = step(sample)
+        return sample
+
+
+def _has_rng(function: Callable[..., Any]) -> bool:
+    try:
+        return "rng" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function that does not describe itself
+        return False
+
+
+def _generator(seed: int, operation: int, place: tuple[int, int]) -> Any:
+    import numpy
+
+    epoch, position = place
+    words = [numpy.array(numbers, dtype=numpy.uint64) for numbers in ([seed, 0], [0, operation, position, epoch])]
+    return numpy.random.Generator(numpy.random.Philox(key=words[0], counter=words[1]))
+
+
+def _changed(by: Compose, sample: Any, number: int, seed: int, place: tuple[int, int]) -> Any:
+    """A sample with its picture changed."""
+    if not isinstance(sample, dict):
+        raise TypeError(f"a Compose behind a function changes the picture of a sample, and the function gives {type(sample).__name__}")
+    if (column := by.column) is None:
+        found = [name for name, value in sample.items() if is_picture(value)]
+        if len(found) != 1:
+            raise ValueError(f"a Compose behind a function finds {len(found)} pictures in a sample of {', '.join(sample)}: name one (column)")
+        [column] = found
+    epoch, position = place
+    return sample | {column: by.at(sample[column], seed=seed, epoch=epoch, position=position, first=number)}
+
+
 class Work:
     """Makes a batch of samples that ``transform`` has changed one by one, put together by ``collate_fn``."""
 
-    def __init__(self, transform: Callable[[dict[str, Any]], Any] | None, collate_fn: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(self, transform: Steps | None, collate_fn: Callable[[list[Any]], Any] | None) -> None:
         self.transform = transform
         self.collate_fn = collate_fn
         # What puts batches together without a `collate_fn`.
         self.collate_default: Callable[[list[Any]], Any] = _default_collate
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Work) and other.transform is self.transform and other.collate_fn is self.collate_fn
+        return isinstance(other, Work) and other.transform == self.transform and other.collate_fn is self.collate_fn
 
-    def __call__(self, batch: dict[str, Any]) -> Any:
+    def __call__(self, batch: dict[str, Any], places: Places) -> Any:
         samples: list[Any] = [dict(zip(batch, values)) for values in zip(*batch.values())]
         if self.transform is not None:
-            samples = [self.transform(sample) for sample in samples]
+            samples = [self.transform(sample, places.seed, place) for sample, place in zip(samples, places.samples, strict=True)]
         return (self.collate_fn or self.collate_default)(samples)
 
 
@@ -248,11 +314,11 @@ class Processes:
         """Whether they are there, and are children of this process and not of one that this was forked from."""
         return not self._were_killed and self._owner == os.getpid()
 
-    def begin(self, task: tuple[int, Any]) -> Future[Any]:
-        """The result of a batch, whose seed comes first."""
-        seed, batch = task
+    def begin(self, task: tuple[int, Any, Places]) -> Future[Any]:
+        """The result of a batch, whose seed comes before it and whose places behind it."""
+        seed, batch, places = task
         try:
-            return self._executor.submit(_run, seed, batch if self._batches is None else self._batches.packed(batch))
+            return self._executor.submit(_run, seed, batch if self._batches is None else self._batches.packed(batch), places)
         except BrokenProcessPool as error:
             raise self._died() from error
         except (EOFError, ConnectionError) as error:
@@ -432,12 +498,12 @@ def _start(work: Work, batches: SharedBatches | None) -> None:
         torch.set_num_threads(1)
 
 
-def _run(seed: int, batch: Any) -> tuple[float, int | None, Any]:
+def _run(seed: int, batch: Any, places: Places) -> tuple[float, int | None, Any]:
     """How many seconds the batch took, how many bytes are held for it, and the result."""
     assert _work is not None
     begun = perf_counter()
     _seed(seed)
-    result = _work(batch)
+    result = _work(batch, places)
     # The training keeps the batch until its result is taken, beside the copy that came here.
     given = bytes_of(batch)
     held = _sum((given, given, bytes_of(result)))

@@ -194,6 +194,45 @@ class ElasticTransform(Transform):
 
 
 @dataclass(frozen=True)
+class RandomZoomOut(Transform):
+    """Puts some pictures into larger ones, at a random place."""
+
+    fill: _Numbers = 0
+    side_range: Sequence[float] = (1.0, 4.0)
+    p: float = 0.5
+
+
+@dataclass(frozen=True)
+class RandomShortestSize(Transform):
+    """Resizes so that the shorter side has one of these lengths."""
+
+    min_size: _Size
+    max_size: int | None = None
+    interpolation: Any = "bilinear"
+    antialias: bool = True
+
+
+@dataclass(frozen=True)
+class ScaleJitter(Transform):
+    """Resizes to fit a size that is scaled by a random factor (Ghiasi et al., 2021)."""
+
+    target_size: Sequence[int]
+    scale_range: Sequence[float] = (0.1, 2.0)
+    interpolation: Any = "bilinear"
+    antialias: bool = True
+
+
+@dataclass(frozen=True)
+class RandomResize(Transform):
+    """Resizes so that the shorter side has a random length."""
+
+    min_size: int
+    max_size: int
+    interpolation: Any = "bilinear"
+    antialias: bool = True
+
+
+@dataclass(frozen=True)
 class ColorJitter(Transform):
     """Changes brightness, contrast, saturation and hue in random order."""
 
@@ -380,6 +419,29 @@ class ToPureTensor(Transform):
     """Changes nothing: batches are plain tensors at the end."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class MixUp(Transform):
+    """Makes each sample of a batch a weighted mean of itself and the one before it, and its label likewise (Zhang et al., 2018).
+
+    It stands at the end of a :class:`Compose`. A batch is that of one virtual rank, so the result is the same for any number of
+    ranks. ``labels_getter`` is the name of the column of labels. The labels of a batch become float32 of ``[n, num_classes]``."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    labels_getter: str | None = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutMix(Transform):
+    """Replaces a rectangle of each picture of a batch by that of the one before it, and its label in proportion (Yun et al., 2019).
+
+    Otherwise as :class:`MixUp`."""
+
+    alpha: float = 1.0
+    num_classes: int | None = None
+    labels_getter: str | None = "default"
+
+
 @dataclass(frozen=True)
 class RandomApply(Transform):
     """Applies all of its operations, or none."""
@@ -408,9 +470,9 @@ class Compose(Transform):
 
     The pictures are the column ``column`` of the dataset: encoded images, which are decoded as ``mode`` (``"RGB"`` or
     ``"GRAY"``), or uint8 of a shape. A batch has them as ``layout`` (``"CHW"`` or ``"HWC"``). ``seed`` is that of the plan unless
-    you give one. With ``on_error="zero"``, pictures that cannot be decoded are zeros, which a warning of each names; else the first
-    of them ends the epoch with an error. ``truncated="fill"`` keeps the pixels of JPEGs that end too soon, with grey for the others.
-    Pictures of more than ``max_pixels`` are errors before they take memory.
+    you give one. With ``on_error="zero"``, pictures that cannot be decoded are zeros, and with ``"skip"`` their samples are left
+    out of the batch; a warning names each. Else the first of them ends the epoch with an error. ``truncated="fill"`` keeps the pixels
+    of JPEGs that end too soon, with grey for the others. Pictures of more than ``max_pixels`` are errors before they take memory.
     """
 
     def __init__(
@@ -432,7 +494,10 @@ class Compose(Transform):
                 raise TypeError(_not_ours(transform))
         decode = {"mode": mode, "apply_exif_orientation": apply_exif_orientation, "max_pixels": max_pixels, "truncated": truncated}
         self._options = {"column": column, "decode": decode, "layout": layout, "seed": seed, "on_error": on_error}
-        document = {"transforms": [transform.document() for transform in self.transforms], **self._options}
+        single, mixing = _parted(self.transforms)
+        document = {"transforms": [transform.document() for transform in single], **self._options}
+        if mixing:
+            document["batch"] = _mixing(mixing)
         try:
             self._chain = _native.Chain(json.dumps(document, allow_nan=False))
         except ValueError as error:
@@ -445,10 +510,22 @@ class Compose(Transform):
         """It, checked."""
         return self._chain
 
+    @property
+    def mixes(self) -> bool:
+        """Whether it mixes the samples of batches."""
+        return bool(_parted(self.transforms)[1])
+
+    @property
+    def column(self) -> str | None:
+        """The column of pictures, if one was named."""
+        return self._options["column"]
+
     def document(self) -> dict[str, Any]:
         """Its operations as JSON, for other operations."""
         if self._options != Compose([])._options:
             raise ValueError("a Compose inside of another one has operations alone: give column, mode, layout and so on to the outer one")
+        if _parted(self.transforms)[1]:
+            raise ValueError("MixUp and CutMix mix finished batches: put them at the end of the outer Compose")
         return {"type": "Compose", "transforms": [transform.document() for transform in self.transforms]}
 
     def to_json(self) -> str:
@@ -464,9 +541,13 @@ class Compose(Transform):
         """A sample's picture as a batch would have it, at this position of this epoch.
 
         ``sample`` is an encoded image (``bytes``) or an array of uint8, ``[height, width, channels]`` or ``[channels, height,
-        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy."""
+        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy. It is not mixed with others."""
+        return self.at(sample, seed=seed, epoch=epoch, position=position)
+
+    def at(self, sample: Any, *, seed: int, epoch: int, position: int, first: int = 0) -> Any:
+        """The same behind other operations: its own have numbers from ``first`` on."""
         data, shape = _bytes_of(sample)
-        return _array(*self._chain.apply(data, shape, seed, epoch, position))
+        return _array(*self._chain.apply(data, shape, seed, epoch, position, first))
 
     def stages(self, sample: Any, *, epoch: int = 0, position: int = 0, seed: int = 0) -> list[tuple[str, Any]]:
         """The operations and the picture behind each, to look at; the decoded picture comes first. These are uint8, or float32 behind
@@ -492,22 +573,65 @@ def from_json(text: str) -> Compose:
     """Transforms from their JSON."""
     document = json.loads(_native.Chain(text).json)
     options = {name: document[name] for name in ("column", "layout", "seed", "on_error")}
-    return Compose([_of_document(op) for op in document["transforms"]], **document["decode"], **options)
+    mixing = dict(document.get("batch") or {"transforms": []})
+    of_labels = {"num_classes": mixing.get("num_classes"), "labels_getter": mixing.get("labels") or "default"}
+    transforms = [_of_document(op) for op in document["transforms"]] + [_of_document(op, of_labels) for op in mixing["transforms"]]
+    return Compose(transforms, **document["decode"], **options)
 
 
-def _of_document(document: Mapping[str, Any]) -> Transform:
+def _of_document(document: Mapping[str, Any], of_labels: Mapping[str, Any] | None = None) -> Transform:
     arguments = {name: value for name, value in document.items() if name != "type"}
     if "transforms" in arguments:
-        arguments["transforms"] = [_of_document(op) for op in arguments["transforms"]]
+        arguments["transforms"] = [_of_document(op, of_labels) for op in arguments["transforms"]]
     kind: type[Transform] = globals()[document["type"]]
-    return kind(**arguments)
+    return kind(**arguments, **(of_labels or {} if kind in (MixUp, CutMix) else {}))
+
+
+def _mixes(transform: Transform) -> bool:
+    """Whether it mixes finished batches; an error if it has operations of both kinds."""
+    if isinstance(transform, RandomApply | RandomChoice) and isinstance(transform.transforms, Sequence):
+        mixes = {_mixes(inside) for inside in transform.transforms}
+        if len(mixes) > 1:
+            raise ValueError(f"{transform!r} has operations on samples beside MixUp or CutMix, which mix finished batches: part them")
+        return mixes == {True}
+    return isinstance(transform, MixUp | CutMix)
+
+
+def _parted(transforms: Sequence[Transform]) -> tuple[Sequence[Transform], Sequence[Transform]]:
+    """The operations on samples, and those at the end that mix finished batches."""
+    count = len(transforms)
+    while count and _mixes(transforms[count - 1]):
+        count -= 1
+    for transform in transforms[:count]:
+        if _mixes(transform):
+            raise ValueError(f"{transform!r} mixes finished batches: put it behind the operations on samples")
+    return transforms[:count], transforms[count:]
+
+
+def _mixing(transforms: Sequence[Transform]) -> dict[str, Any]:
+    """Operations that mix batches, as JSON: the column of labels and the number of classes are those of all of them."""
+    of_labels: set[tuple[int | None, str | None]] = set()
+
+    def document(transform: Any) -> dict[str, Any]:
+        if isinstance(transform, MixUp | CutMix):
+            of_labels.add((transform.num_classes, transform.labels_getter))
+            return {"type": type(transform).__name__, "alpha": transform.alpha}
+        return {**transform.document(), "transforms": [document(inside) for inside in transform.transforms]}
+
+    documents = [document(transform) for transform in transforms]
+    if len(of_labels) > 1:
+        raise ValueError("MixUp and CutMix of one Compose mix the same labels: give all of them equal num_classes and labels_getter")
+    [(classes, labels)] = of_labels
+    if labels is not None and not isinstance(labels, str):
+        raise TypeError(f"labels_getter is {labels!r}: give the name of the column of labels")
+    return {"transforms": documents, "num_classes": classes, "labels": None if labels == "default" else labels}
 
 
 def _not_ours(transform: Any) -> str:
     name = type(transform).__name__
     if name in _HINTS:
         return f"{name}: {_HINTS[name]}"
-    if name in _native.Chain.names():
+    if name in _native.Chain.names() or name in ("MixUp", "CutMix"):
         return f"{name} is that of {type(transform).__module__}: take shardd.transforms.{name}, with the same arguments"
     if callable(transform):
         return (
@@ -519,12 +643,22 @@ def _not_ours(transform: Any) -> str:
 
 # Names of torchvision's that are none here, and the way out.
 _HINTS = {
+    "ClampBoundingBoxes": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
+    "ConvertBoundingBoxFormat": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
+    "RandomIoUCrop": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
+    "SanitizeBoundingBoxes": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
     "ConvertImageDtype": 'use ToDtype("float32", scale=True)',
     "Lambda": "pass transform=[compose, function] to shardd.DataLoader",
     "PILToTensor": "leave it out: pictures are tensors from the beginning",
     "ToPILImage": "leave it out: pictures are tensors",
     "ToTensor": 'use ToDtype("float32", scale=True)',
 }
+
+
+def is_picture(value: Any) -> bool:
+    """Whether a value may be an encoded image, or uint8 of a shape."""
+    is_bytes = "uint8" in str(getattr(value, "dtype", ""))
+    return isinstance(value, bytes | bytearray | memoryview) or is_bytes and len(value.shape) in (2, 3)
 
 
 def _bytes_of(sample: Any) -> tuple[bytes, list[int] | None]:
