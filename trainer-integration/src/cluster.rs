@@ -9,10 +9,10 @@ use arrow::datatypes::SchemaRef;
 use shardd_api::node::NodeRecord;
 use shardd_api::protocol::{RunId, RunView};
 use shardd_api::timeline::Timeline;
-use shardd_client::loader::{LoadError, Loader, OrderId, Replaced, Transformed};
+use shardd_client::loader::{Changed, Failed, LoadError, Loader, OrderId, Transformed};
 use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::http::{Credentials, HttpClient};
-use shardd_transforms::Chain;
+use shardd_transforms::{Chain, OnError};
 use shardfmt::row::Fresh;
 use shardfmt::{Manifest, Shard, VersionId};
 use tracing::warn;
@@ -41,6 +41,9 @@ impl StepSource for Loader {
 
     fn next_step(&mut self) -> Result<Option<Step>, SourceError> {
         let Some(step) = Loader::next_step(self)? else { return Ok(None) };
+        for Failed { epoch, position, reason, skipped, .. } in step.failed() {
+            warn!(epoch, position, reason, skipped, "a picture is replaced by zeros");
+        }
         let micro_batches = step.micro_batches.iter().map(|micro_batch| MicroBatch {
             virtual_rank: micro_batch.virtual_rank,
             positions: micro_batch.positions.clone(),
@@ -101,8 +104,17 @@ impl CatalogRows {
     /// The same rows with their pictures transformed, as at the positions of their numbers in epoch 0.
     ///
     /// # Errors
-    /// [`LoadError`] if the transforms do not fit the columns.
+    /// [`LoadError`] if the transforms do not fit the columns, or would mix or leave out samples.
     pub fn transformed(self, by: &Chain) -> Result<CatalogRows, LoadError> {
+        if by.batch.is_some() {
+            let message =
+                "the transforms of test data mix its samples: leave MixUp and CutMix (\"batch\") out";
+            return Err(LoadError::Config(message.into()));
+        }
+        if by.on_error == OnError::Skip {
+            let message = "every sample of the test data is counted: use \"on_error\": \"zero\" or \"raise\"";
+            return Err(LoadError::Config(message.into()));
+        }
         let transformed = Transformed::new(by, &self.manifest.schema, 0)?;
         Ok(CatalogRows { transformed: Some(transformed), ..self })
     }
@@ -151,8 +163,8 @@ impl Rows for CatalogRows {
                     found.push(match &self.transformed {
                         Some(transformed) => {
                             let places: Vec<(u32, u64)> = (from..to).map(|number| (0, number)).collect();
-                            let (batch, replaced) = transformed.apply(&batch, &places, &Fresh)?;
-                            for Replaced { position, reason, .. } in replaced {
+                            let Changed { batch, failed } = transformed.apply(&batch, &places, &Fresh)?;
+                            for Failed { position, reason, .. } in failed {
                                 warn!(
                                     sample = position,
                                     reason, "a picture of the test data is replaced by zeros"

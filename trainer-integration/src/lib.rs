@@ -49,7 +49,7 @@ pub use block::{Block, Pass};
 pub use collective::spawn;
 pub use error::TrainError;
 pub use launch_env::LaunchEnv;
-pub use loss::{CrossEntropy, Objective, SampleLosses};
+pub use loss::{CrossEntropy, Objective, SampleLosses, SoftCrossEntropy};
 pub use model::Chain;
 pub use name_pattern::NamePattern;
 pub use optim::Optimizer;

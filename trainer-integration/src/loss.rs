@@ -1,5 +1,7 @@
 //! What a model is trained for: losses, with their gradients.
 
+mod soft;
+
 use std::marker::PhantomData;
 use std::ops::Range;
 
@@ -9,6 +11,9 @@ use rayon::prelude::*;
 use crate::arithmetic::cross_entropy_there;
 use crate::flat_block::to_numbers;
 use crate::tensor_tree::{Part, TensorTree, from_parts, parts_of};
+
+pub use soft::SoftCrossEntropy;
+pub(crate) use soft::largest;
 
 /// Rows whose losses are added before those of others: a fixed number, so that the bits depend on no threads.
 const STRETCH: usize = 64;

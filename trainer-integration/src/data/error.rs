@@ -14,6 +14,11 @@ pub enum InputError {
     /// Labels must be numbers or text.
     #[error("label column {label:?} has type {found}; classes must be whole numbers from 0, or text")]
     LabelType { label: String, found: DataType },
+    /// The labels are shares of classes, and single classes are needed.
+    #[error(
+        "column {column:?} has shares of classes, and this loader gives one class: leave MixUp and CutMix out of its transforms"
+    )]
+    Shares { column: String },
     /// Nothing says how many classes there are.
     #[error("nothing says how many classes column {label:?} has; give --classes")]
     Classes { label: String },

@@ -65,6 +65,8 @@ pub struct InputSpec {
     classes: usize,
     /// The number of each class by its name, where labels are text.
     class_numbers: Option<Arc<BTreeMap<String, u32>>>,
+    /// Whether a label is the share of each class.
+    has_shares: bool,
 }
 
 /// Part of the settings that a checkpoint and a record keep: it stays as it is for all that was trained before.
@@ -101,7 +103,18 @@ impl InputSpec {
             return Err(InputError::NoLabel { label, columns: columns() });
         };
         let listed = label_field.metadata().get("shardd.classes").and_then(|json| class_names(json));
+        let mut has_shares = false;
         let (classes, class_numbers) = match label_field.data_type() {
+            DataType::FixedSizeList(share, width) if *share.data_type() == DataType::Float32 => {
+                has_shares = true;
+                let listed = *width as usize;
+                match options.classes {
+                    Some(given) if given != listed => {
+                        return Err(InputError::ClassCount { label, listed, given });
+                    }
+                    _ => (listed, None),
+                }
+            }
             DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => {
                 let names = options.class_names.clone().or(listed).filter(|names| !names.is_empty());
                 let names = names.ok_or(InputError::ClassNames { label: label.clone() })?;
@@ -135,7 +148,7 @@ impl InputSpec {
         if options.features.is_some() && !matches!(source, Source::Sparse { .. }) {
             return Err(InputError::NotSparse { columns: columns() });
         }
-        Ok(InputSpec { source, label, shape, classes, class_numbers })
+        Ok(InputSpec { source, label, shape, classes, class_numbers, has_shares })
     }
 
     /// The shape of a sample.
@@ -146,6 +159,11 @@ impl InputSpec {
     /// Whether labels are text.
     pub(crate) fn has_text_labels(&self) -> bool {
         self.class_numbers.is_some()
+    }
+
+    /// The column of labels, if labels are shares of classes.
+    pub(crate) fn shares(&self) -> Option<&str> {
+        self.has_shares.then_some(self.label.as_str())
     }
 
     /// How many classes there are.
@@ -184,7 +202,7 @@ impl InputSpec {
             let (tokens, labels) = self.tokens(column, present(column)?, *width, positions)?;
             return Ok(StoredSamples::new(Values::Tokens(tokens), labels, self.shape));
         }
-        let labels = self.labels(present(&self.label)?, positions)?;
+        let label = present(&self.label)?;
         let values = match &self.source {
             Source::Tokens { .. } => unreachable!("read above"),
             Source::Image { column, size } => {
@@ -209,7 +227,11 @@ impl InputSpec {
                 Values::Floats { values: (0..rows.num_rows()).flat_map(row).collect(), max: 1.0 }
             }
         };
-        Ok(StoredSamples::new(values, labels, self.shape))
+        if self.has_shares {
+            let shares = numbers(&self.label, &flat(&self.label, label, self.classes)?)?;
+            return Ok(StoredSamples::mixed(values, shares.values().to_vec(), self.classes, self.shape));
+        }
+        Ok(StoredSamples::new(values, self.labels(label, positions)?, self.shape))
     }
 
     /// All but the last of each sequence, and all but the first.
@@ -281,7 +303,14 @@ fn sequences(schema: &Schema, options: &InputOptions) -> Result<Option<InputSpec
     }
     let shape = InputShape::Tokens(width - 1);
     let source = Source::Tokens { column, width };
-    Ok(Some(InputSpec { source, label: String::new(), shape, classes: vocabulary, class_numbers: None }))
+    Ok(Some(InputSpec {
+        source,
+        label: String::new(),
+        shape,
+        classes: vocabulary,
+        class_numbers: None,
+        has_shares: false,
+    }))
 }
 
 fn find_source(

@@ -7,6 +7,7 @@ use shardd_store::record::Digest128;
 use super::Augmentation;
 use super::augment::{Move, apply};
 use super::sparse::SparseValues;
+use crate::loss::largest;
 use crate::models::{InputShape, SparseRows};
 use crate::tensor_tree::{Part, parts_of};
 
@@ -26,6 +27,8 @@ pub struct Samples {
 pub struct StoredSamples {
     values: Values,
     labels: Vec<u32>,
+    /// Of mixed samples, the share of each class in each.
+    shares: Option<Vec<f32>>,
     shape: InputShape,
     /// By image; none if nothing is done to any.
     moves: Vec<Move>,
@@ -51,7 +54,23 @@ const BRIGHTEST: f32 = 255.0;
 
 impl StoredSamples {
     pub(super) fn new(values: Values, labels: Vec<u32>, shape: InputShape) -> StoredSamples {
-        StoredSamples { values, labels, shape, moves: Vec::new() }
+        StoredSamples { values, labels, shares: None, shape, moves: Vec::new() }
+    }
+
+    /// Samples that have shares of several classes, row by row; their labels are the classes of the largest shares.
+    pub(super) fn mixed(
+        values: Values,
+        shares: Vec<f32>,
+        classes: usize,
+        shape: InputShape,
+    ) -> StoredSamples {
+        let labels = shares.chunks_exact(classes).map(|shares| largest(shares) as u32).collect();
+        StoredSamples { shares: Some(shares), ..StoredSamples::new(values, labels, shape) }
+    }
+
+    /// Takes the share of each class in each sample, where samples are mixed.
+    pub fn take_shares(&mut self) -> Option<Vec<f32>> {
+        self.shares.take()
     }
 
     /// The class of each sample; of tokens, what follows each of them.
@@ -76,6 +95,7 @@ impl StoredSamples {
             hasher.update(&(*longest as u64).to_le_bytes()).update(bytemuck::cast_slice(indices));
         }
         hasher.update(&(self.labels.len() as u64).to_le_bytes()).update(bytemuck::cast_slice(&self.labels));
+        hasher.update(bytemuck::cast_slice(self.shares.as_deref().unwrap_or_default()));
         for change in &self.moves {
             hasher.update(&change.to_bytes());
         }
@@ -105,7 +125,7 @@ impl StoredSamples {
 
     /// As numbers, made here.
     pub fn on_host(self) -> Samples {
-        let StoredSamples { values, labels, shape, moves } = self;
+        let StoredSamples { values, labels, shape, moves, .. } = self;
         let mut features: Vec<f32> = match values {
             Values::Bytes { values, max } => values.into_iter().map(|value| f32::from(value) / max).collect(),
             Values::Pixels(values) => channels_first(&values, shape.len()),
@@ -126,7 +146,7 @@ impl StoredSamples {
 
     /// The input of a model's first block, made on the device from stored values; and the labels.
     pub fn on_device(self, device: &Device) -> (Vec<Part>, Vec<u32>) {
-        let StoredSamples { values, labels, shape, moves } = self;
+        let StoredSamples { values, labels, shape, moves, .. } = self;
         let rows = labels.len() / shape.answers();
         let dims = shape.rows(rows);
         let features = match values {

@@ -51,6 +51,9 @@ impl TensorBatcher {
         micro_batches: &[MicroBatch],
         device: &Device,
     ) -> Result<TensorBatch, InputError> {
+        if let Some(column) = self.spec.shares() {
+            return Err(InputError::Shares { column: column.to_owned() });
+        }
         let mut all = Samples { features: Vec::new(), labels: Vec::new() };
         for micro_batch in micro_batches.iter().filter(|micro_batch| !micro_batch.positions.is_empty()) {
             let mut samples = self.spec.read(&micro_batch.batch, &micro_batch.positions)?;

@@ -14,7 +14,7 @@ use crate::data::{Augmentation, InputSpec, Samples, StoredSamples};
 use crate::device::DeviceName;
 use crate::engine::{MicroBatch, Share};
 use crate::error::TrainError;
-use crate::loss::CrossEntropy;
+use crate::loss::{CrossEntropy, SoftCrossEntropy};
 use crate::models::InputShape;
 use crate::reduce::VirtualRanks;
 use crate::source::{self, Audit, Step, StepSource};
@@ -69,7 +69,16 @@ impl InputDigests {
 }
 
 /// A micro-batch for the model and its labels; none without a sample.
-type Batch = Option<(Vec<Part>, Vec<u32>)>;
+type Batch = Option<(Vec<Part>, Labels)>;
+
+/// The targets of a micro-batch.
+#[derive(Debug)]
+enum Labels {
+    /// The class of each row.
+    Classes(Vec<u32>),
+    /// The share of each class in each row, of samples that are mixed.
+    Shares(Vec<f32>),
+}
 
 /// The micro-batches of a step, by virtual rank; and their digests, if they are wanted.
 type Batches = (Vec<Batch>, Vec<Digest128>);
@@ -105,14 +114,16 @@ impl Preparer {
         Ok(stored.augmented(self.augmentation, self.seed, epoch, &batch.positions))
     }
 
-    fn batch(&self, stored: StoredSamples) -> Batch {
+    fn batch(&self, mut stored: StoredSamples) -> Batch {
         if stored.labels().is_empty() {
             return None;
         }
-        Some(match self.place {
+        let shares = stored.take_shares();
+        let (input, labels) = match self.place {
             Preparation::Device => stored.on_device(&self.device),
             Preparation::Host => on_host(stored.on_host(), self.spec.shape(), &self.device),
-        })
+        };
+        Some((input, shares.map_or(Labels::Classes(labels), Labels::Shares)))
     }
 }
 
@@ -126,13 +137,19 @@ fn on_host(
 
 /// A virtual rank's only micro-batch, if there is one, measured by cross-entropy.
 fn share(batch: Batch) -> Share<'static> {
-    let Some((input, labels)) = batch else { return Vec::new() };
-    vec![MicroBatch::new(input, &CrossEntropy, labels)]
+    match batch {
+        Some((input, Labels::Classes(labels))) => vec![MicroBatch::new(input, &CrossEntropy, labels)],
+        Some((input, Labels::Shares(shares))) => vec![MicroBatch::new(input, &SoftCrossEntropy, shares)],
+        None => Vec::new(),
+    }
 }
 
 /// Samples of this shape as such a share.
 pub(crate) fn share_of(samples: Samples, shape: InputShape, device: &Device) -> Share<'static> {
-    share((!samples.labels.is_empty()).then(|| on_host(samples, shape, device)))
+    share((!samples.labels.is_empty()).then(|| {
+        let (input, labels) = on_host(samples, shape, device);
+        (input, Labels::Classes(labels))
+    }))
 }
 
 /// The batches of a step: nothing yet, or all of it.

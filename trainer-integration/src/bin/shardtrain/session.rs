@@ -35,6 +35,7 @@ use shardd_trainer::train::{
     OnBadStep, Outcome, Persistence, Progress, Start, StateTransfer, TrainConfig, agree, train_with,
 };
 use shardd_trainer::weights::Weights;
+use shardd_transforms::{Chain, OnError};
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 use tracing::warn;
 
@@ -237,7 +238,7 @@ impl<'a> Session<'a> {
             last_batch: args.last_batch(),
             end_epoch: args.epochs,
             audit: !args.no_audit,
-            transforms: args.transforms.clone(),
+            transforms: transforms(args)?,
             ..LoaderConfig::new(
                 source(&self.target, &args.run, &self.known.borrow()),
                 self.plan_id,
@@ -503,6 +504,20 @@ fn default_plan(version: VersionId, manifest: &Manifest, seed: u64) -> Result<Pl
 
 fn shard_rows(manifest: &Manifest) -> Vec<u32> {
     manifest.shards.iter().map(|shard| shard.rows).collect()
+}
+
+/// The transforms of the training data. Those that mix labels mix the ones that the model learns.
+fn transforms(args: &Args) -> Result<Option<Chain>, UsageError> {
+    let Some(mut chain) = args.transforms.clone() else { return Ok(None) };
+    if chain.on_error == OnError::Skip {
+        let message =
+            "every sample of a step is trained on: use \"on_error\": \"zero\" or \"raise\" in --transforms";
+        return Err(UsageError(message.into()));
+    }
+    if let Some(mixing) = &mut chain.batch {
+        mixing.labels.get_or_insert_with(|| args.label.clone());
+    }
+    Ok(Some(chain))
 }
 
 fn open_test(
