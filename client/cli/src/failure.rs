@@ -60,19 +60,22 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
 }
 
 /// Settings of an ingest, which errors of the library name as `setting`, and people here know as flags.
-const SETTINGS: [&str; 16] = [
+const SETTINGS: [&str; 19] = [
     "allow_missing",
     "columns",
     "decode",
     "follow_symlinks",
     "format",
+    "long_documents",
     "memory",
     "mix",
     "on_error",
+    "packing",
     "resize",
     "sequence_length",
     "shard_size",
     "take",
+    "text_column",
     "threads",
     "tokenizer",
     "under",

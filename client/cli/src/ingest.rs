@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_ingest::{
-    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Links, Mix, OnError,
-    Resources, Source, private_directory,
+    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Links, LongDocuments,
+    Mix, OnError, PackingStrategy, Resources, Source, private_directory,
 };
 use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardd_store::connect::{Connect, Target};
@@ -99,13 +99,31 @@ pub(crate) struct Settings {
     #[arg(long, value_enum, help_heading = "Input")]
     delimiter: Option<DelimiterArg>,
 
-    /// Make tokens of text with this tokenizer.json of Hugging Face
+    /// Make tokens of text with this tokenizer.json of Hugging Face, or these ranks of tiktoken
     #[arg(long, value_name = "FILE", help_heading = "Input")]
     tokenizer: Option<PathBuf>,
 
     /// Pack text into samples of exactly this number of tokens (without --tokenizer: bytes)
     #[arg(long, value_name = "TOKENS", help_heading = "Input")]
     sequence_length: Option<u32>,
+
+    /// Which documents share a sample of --sequence-length tokens
+    #[arg(
+        long,
+        value_enum,
+        default_value = "concat_then_split",
+        requires = "sequence_length",
+        help_heading = "Input"
+    )]
+    packing: PackingArg,
+
+    /// Handling of documents longer than a sample, for packings of whole documents [default: split]
+    #[arg(long, value_enum, value_name = "HOW", requires = "packing", help_heading = "Input")]
+    long_documents: Option<LongArg>,
+
+    /// Make tokens of this column of a table, beside its other columns or packed
+    #[arg(long, value_name = "COLUMN", help_heading = "Input")]
+    text_column: Option<String>,
 
     /// The unit of a document in text files
     #[arg(long, value_enum, default_value = "file", help_heading = "Input")]
@@ -181,6 +199,34 @@ enum DocumentsArg {
     BlankLine,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum PackingArg {
+    /// Documents are joined, and cut where a sample is full
+    ConcatThenSplit,
+    /// Whole documents: each joins the first sample with room
+    FirstFit,
+    /// The same, from the longest document to the shortest
+    FirstFitDecreasing,
+    /// Whole documents: each joins the sample where it leaves the least room
+    BestFit,
+    /// The same, from the longest document to the shortest: the least padding
+    #[value(alias = "bfd")]
+    BestFitDecreasing,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LongArg {
+    /// Cut them into samples and a rest
+    Split,
+    /// Keep their first tokens
+    Truncate,
+    /// Leave them out
+    Drop,
+    /// End with an error
+    Raise,
+}
+
 #[derive(Clone, Copy)]
 enum ShardSize {
     Auto,
@@ -229,6 +275,20 @@ impl Settings {
             }),
             tokenizer: self.tokenizer.clone(),
             sequence_length: self.sequence_length,
+            packing: match self.packing {
+                PackingArg::ConcatThenSplit => None,
+                PackingArg::FirstFit => Some(PackingStrategy::FirstFit),
+                PackingArg::FirstFitDecreasing => Some(PackingStrategy::FirstFitDecreasing),
+                PackingArg::BestFit => Some(PackingStrategy::BestFit),
+                PackingArg::BestFitDecreasing => Some(PackingStrategy::BestFitDecreasing),
+            },
+            long_documents: self.long_documents.map(|long| match long {
+                LongArg::Split => LongDocuments::Split,
+                LongArg::Truncate => LongDocuments::Truncate,
+                LongArg::Drop => LongDocuments::Drop,
+                LongArg::Raise => LongDocuments::Raise,
+            }),
+            text_column: self.text_column.clone(),
             documents: match self.documents {
                 DocumentsArg::File => Documents::File,
                 DocumentsArg::Line => Documents::Line,

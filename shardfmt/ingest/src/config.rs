@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
+use shardd_packing::{Long, Packing, Strategy};
 use shardfmt::row::RowDigest;
 use shardfmt::shard::Compression;
 use shardfmt::size::ByteSize;
@@ -191,13 +192,22 @@ pub struct IngestConfig {
     /// The action on input that cannot be read. Default: stop.
     #[serde(skip_serializing_if = "is_default")]
     pub on_error: OnError,
-    /// A `tokenizer.json` of Hugging Face, to make tokens of text. The record has its name; its digest is
+    /// A `tokenizer.json` of Hugging Face, or ranks of tiktoken, to make tokens of text. The record has its name; its digest is
     /// among those of the inputs. Default: text stays text, and a sequence is one of bytes.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "file_name")]
     pub tokenizer: Option<PathBuf>,
     /// Pack text into sequences of exactly this many tokens. Default: one sample for each document.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sequence_length: Option<u32>,
+    /// Which documents share a sequence. Default: they are joined, and cut where a sequence is full.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Strategy>,
+    /// What happens with documents that are longer than a sequence, where whole documents are packed. Default: they are cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub long_documents: Option<Long>,
+    /// Make tokens of this column of a table. Default: of text files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text_column: Option<String>,
     /// The unit of a document in text files. Default: a file.
     #[serde(skip_serializing_if = "is_default")]
     pub documents: Documents,
@@ -253,7 +263,34 @@ impl IngestConfig {
                 way_out: "give the number of tokens of a sample, from 1 to 16777216, such as 1024",
             });
         }
+        let of_packing = [
+            ("packing", self.packing.is_some() && self.sequence_length.is_none()),
+            ("long_documents", self.long_documents.is_some() && self.packed().is_none()),
+        ];
+        if let Some((setting, _)) = of_packing.into_iter().find(|(_, is_set)| *is_set) {
+            return Err(IngestError::Config {
+                setting,
+                reason: "whole documents are packed into sequences, and there are none".to_owned(),
+                way_out: "give `sequence_length`, and a `packing` other than concat_then_split; or leave it out",
+            });
+        }
+        if self.text_column.is_some() && self.tokenizer.is_none() && self.sequence_length.is_none() {
+            return Err(IngestError::Config {
+                setting: "text_column",
+                reason: "its text becomes tokens, and no tokenizer makes them".to_owned(),
+                way_out: "give a `tokenizer`, or a `sequence_length` of bytes; or leave it out",
+            });
+        }
         Ok(())
+    }
+}
+
+impl IngestConfig {
+    /// How whole documents are packed, if they are.
+    pub(super) fn packed(&self) -> Option<Packing> {
+        let strategy = self.packing.filter(|strategy| *strategy != Strategy::ConcatThenSplit)?;
+        let long = self.long_documents.unwrap_or_default();
+        Some(Packing { strategy, long, ..Packing::new(self.sequence_length?) })
     }
 }
 

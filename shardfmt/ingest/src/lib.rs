@@ -84,6 +84,7 @@ pub use self::source::Source;
 pub use self::tree::is_hidden;
 pub use self::work::private_directory;
 pub use self::write::Written;
+pub use shardd_packing::{Long as LongDocuments, Strategy as PackingStrategy};
 pub use shardfmt::store::Sink;
 
 /// The resources of an ingest. Nothing of it changes the version.

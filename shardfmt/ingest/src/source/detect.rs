@@ -34,11 +34,12 @@ impl Kind {
     pub(super) fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
         let is_typed =
             matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Archive | Kind::WebDataset);
-        let is_other = self != Kind::Text;
+        let (is_other, has_text) = (self != Kind::Text, config.text_column.is_some());
         let of_others = [
             ("types", !is_typed && !config.types.is_empty()),
-            ("tokenizer", is_other && config.tokenizer.is_some()),
-            ("sequence_length", is_other && config.sequence_length.is_some()),
+            ("tokenizer", is_other && !has_text && config.tokenizer.is_some()),
+            ("sequence_length", is_other && !has_text && config.sequence_length.is_some()),
+            ("text_column", !is_other && has_text),
             ("documents", is_other && config.documents != Documents::default()),
         ];
         match of_others.into_iter().find(|(_, is_set)| *is_set) {

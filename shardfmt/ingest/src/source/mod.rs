@@ -31,10 +31,12 @@ mod parquet;
 mod picture;
 mod tars;
 mod text;
+mod text_column;
 mod tokens;
 mod unpack;
 mod webdataset;
 mod wide;
+mod window;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -48,6 +50,7 @@ use shardfmt::manifest::InputDigest;
 
 use self::batches::BatchSource;
 use self::caught::caught;
+use self::text_column::TextColumn;
 use super::config::OnError;
 use super::error::one_line;
 use super::files::FileChain;
@@ -132,6 +135,21 @@ pub(super) struct Piece<'s> {
     /// The name of its input, for the list of skipped ones.
     name: String,
     read: Box<Read<'s>>,
+}
+
+impl Piece<'_> {
+    /// Its rows, of which there may be none, and what could not be read.
+    fn read(self, on_error: OnError) -> Result<(Option<RecordBatch>, Faults), IngestError> {
+        let mut faults = Faults::new(on_error, self.name);
+        let batch = match (self.read)(&mut faults) {
+            Ok(batch) => batch,
+            Err(error) => {
+                faults.add(faults.piece.clone(), located(error, &faults.piece))?;
+                None
+            }
+        };
+        Ok((batch, faults))
+    }
 }
 
 /// Reads a piece: its rows, if there are any, and what could not be read.
@@ -298,8 +316,11 @@ impl Source {
         let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
         let trouble = inputs.trouble.clone();
         let opened = kind.open(inputs, config);
-        let format = trouble.error().map_or(opened, Err)?;
+        let mut format = trouble.error().map_or(opened, Err)?;
         let kind = format.turned_out().unwrap_or(kind);
+        if let Some(column) = &config.text_column {
+            format = Box::new(TextColumn::open(&path, format, column, config)?);
+        }
         let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
         Ok(Source {
             path,
@@ -355,13 +376,16 @@ impl Source {
     ) -> Result<Source, IngestError> {
         config.check()?;
         let path = PathBuf::from(name);
-        let format = BatchSource::open(name, schema, Box::new(batches))?;
+        let mut format: Box<dyn Format> = Box::new(BatchSource::open(name, schema, Box::new(batches))?);
+        if let Some(column) = &config.text_column {
+            format = Box::new(TextColumn::open(&path, format, column, config)?);
+        }
         let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
         Ok(Source {
             path,
             folder: ".".to_owned(),
             kind: Kind::Arrow,
-            format: Box::new(format),
+            format,
             schema,
             projection,
             on_error: config.on_error,
@@ -429,19 +453,11 @@ impl Source {
 
     /// The rows of a piece, of which there may be none, and what could not be read. May be called from any thread.
     pub(super) fn read(&self, piece: Piece<'_>) -> Result<(Option<RecordBatch>, Faults), IngestError> {
-        let Piece { name, read } = piece;
-        let mut faults = Faults::new(self.on_error, name);
-        let read = read(&mut faults);
+        let read = piece.read(self.on_error);
         if let Some(trouble) = self.trouble.error() {
             return Err(trouble);
         }
-        let batch = match read {
-            Ok(batch) => batch,
-            Err(error) => {
-                faults.add(faults.piece.clone(), located(error, &faults.piece))?;
-                None
-            }
-        };
+        let (batch, faults) = read?;
         let projected = batch.map(|batch| match &self.projection {
             None => batch,
             Some(columns) => batch.project(columns).expect("columns of the format's schema"),
@@ -513,7 +529,7 @@ fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestErro
         _ => Err(IngestError::Config {
             setting: "tokenizer",
             reason: format!("{} is no file", path.display()),
-            way_out: "give a tokenizer.json of Hugging Face",
+            way_out: "give a tokenizer.json of Hugging Face, or ranks of tiktoken",
         }),
     }
 }

@@ -1,7 +1,8 @@
-//! Lays the tokens of documents into samples: one for each document, or sequences of one length, packed without a gap. Pure:
-//! tokens in, record batches out.
+//! Lays the tokens of documents into samples: one for each document, or sequences of one length, joined without a gap or packed
+//! of whole documents. Pure: tokens in, record batches out.
 
 use std::mem;
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -10,8 +11,12 @@ use arrow::array::{
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
 
+use shardd_packing::{PackError, Packing, Stats};
+
 use super::arrays::as_tensors;
-use super::{PIECE_BYTES, PIECE_ROWS};
+use super::window::{Sequences, Window};
+use super::{Feed, PIECE_BYTES, PIECE_ROWS};
+use crate::{IngestConfig, IngestError};
 
 /// The kind of samples made of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,24 +27,48 @@ pub(super) enum Layout {
     Documents,
     /// Column `tokens`: a fixed number of them; `documents`: where in the sequence documents begin.
     Sequences(u32),
+    /// The same of whole documents, as far as they fit; `length`: how many of the tokens are theirs. Zeros follow.
+    Packed(Packing),
 }
 
 impl Layout {
+    /// As the settings have it.
+    pub(super) fn new(config: &IngestConfig, has_tokenizer: bool) -> Layout {
+        match (config.packed(), config.sequence_length) {
+            (Some(packing), _) => Layout::Packed(packing),
+            (None, Some(length)) => Layout::Sequences(length),
+            (None, None) if has_tokenizer => Layout::Documents,
+            (None, None) => Layout::Texts,
+        }
+    }
+
     pub(super) fn schema(self, token: &DataType) -> SchemaRef {
         let tokens = |data_type| Field::new("tokens", data_type, false);
         let fields = match self {
             Layout::Texts => vec![Field::new("text", DataType::Utf8, false)],
             Layout::Documents => vec![tokens(DataType::new_list(token.clone(), false))],
-            Layout::Sequences(length) => {
+            Layout::Sequences(length) | Layout::Packed(Packing { length, .. }) => {
                 let sequence = DataType::new_fixed_size_list(token.clone(), length as i32, false);
                 let starts = DataType::new_list(DataType::UInt32, false);
-                vec![
+                let mut fields = vec![
                     as_tensors(tokens(sequence), &[u64::from(length)]),
                     Field::new("documents", starts, false),
-                ]
+                ];
+                if matches!(self, Layout::Packed(_)) {
+                    fields.push(Field::new("length", DataType::UInt32, false));
+                }
+                fields
             }
         };
         Arc::new(Schema::new(fields))
+    }
+
+    /// The length of its sequences, if it has any.
+    pub(super) fn length(self) -> Option<u32> {
+        match self {
+            Layout::Sequences(length) | Layout::Packed(Packing { length, .. }) => Some(length),
+            Layout::Texts | Layout::Documents => None,
+        }
     }
 }
 
@@ -52,6 +81,8 @@ pub(super) struct Packer<T: ArrowPrimitiveType> {
     /// Where samples end ([`Layout::Sequences`]: where documents begin), counted in `tokens`.
     marks: Vec<usize>,
     document: Document,
+    /// Where whole documents wait ([`Layout::Packed`]); `tokens` then has those of one document.
+    window: Option<Window<T::Native>>,
     /// Samples that were given out.
     pub(super) samples: u64,
 }
@@ -67,9 +98,15 @@ enum Document {
 }
 
 impl<T: ArrowPrimitiveType> Packer<T> {
-    pub(super) fn new(layout: Layout) -> Packer<T> {
+    /// # Errors
+    /// [`IngestError::Config`] of sequences without a length.
+    pub(super) fn of(layout: Layout) -> Result<Packer<T>, IngestError> {
         let (schema, tokens, marks) = (layout.schema(&T::DATA_TYPE), Vec::new(), Vec::new());
-        Packer { layout, schema, tokens, marks, document: Document::Begun, samples: 0 }
+        let window = match layout {
+            Layout::Packed(packing) => Some(Window::new(packing).map_err(no_packing)?),
+            Layout::Texts | Layout::Documents | Layout::Sequences(_) => None,
+        };
+        Ok(Packer { layout, schema, tokens, marks, document: Document::Begun, window, samples: 0 })
     }
 
     /// Begins a document.
@@ -88,6 +125,17 @@ impl<T: ArrowPrimitiveType> Packer<T> {
             return;
         }
         self.tokens.extend_from_slice(tokens);
+        // What is cut anyway need not be there as a whole.
+        if let Some(window) = &mut self.window
+            && let Some(length) = window.cut_at()
+        {
+            while self.tokens.len() > length {
+                let rest = self.tokens.split_off(length);
+                window
+                    .push(mem::replace(&mut self.tokens, rest))
+                    .expect("no document is longer than a sequence");
+            }
+        }
     }
 
     /// Tokens of the document that is under way, and not yet in a sample: those of a sample may be too many.
@@ -104,23 +152,95 @@ impl<T: ArrowPrimitiveType> Packer<T> {
     }
 
     /// Ends the document.
-    pub(super) fn end(&mut self) {
-        if !self.is_sequences() && self.document != Document::Broken {
-            self.marks.push(self.tokens.len());
+    ///
+    /// # Errors
+    /// [`PackError::Long`] if it is too long for a sequence, and that is to be an error.
+    pub(super) fn end(&mut self) -> Result<(), PackError> {
+        if self.is_sequences() || self.document == Document::Broken {
+            return Ok(());
         }
+        match &mut self.window {
+            Some(window) => window.push(mem::take(&mut self.tokens))?,
+            None => self.marks.push(self.tokens.len()),
+        }
+        Ok(())
+    }
+
+    /// Ends the document, which began in this line of a file.
+    ///
+    /// # Errors
+    /// As [`end`](Self::end), unless such documents are left out.
+    pub(super) fn end_in(
+        &mut self,
+        path: &Path,
+        line: u64,
+        feed: &mut Feed<'_, '_>,
+    ) -> Result<(), IngestError> {
+        self.end().or_else(|error| {
+            let reason = too_long(&error);
+            let name = format!("{}, line {line}", path.display());
+            feed.fault(&name, IngestError::Line { path: path.to_owned(), line, reason })
+        })
+    }
+
+    /// Gives the last samples out, and lists the tokens that are in none. `path` and `name` are those of the last input.
+    ///
+    /// # Errors
+    /// [`IngestError::NoSamples`] if there are fewer tokens than in a sequence.
+    pub(super) fn finish(
+        &mut self,
+        path: &Path,
+        name: &str,
+        feed: &mut Feed<'_, '_>,
+    ) -> Result<(), IngestError> {
+        while let Some(batch) = self.samples(true) {
+            feed.piece("the last samples", move |_| Ok(batch))?;
+        }
+        let Some(length) = self.layout.length() else { return Ok(()) };
+        let rest = self.rest();
+        if self.samples == 0 {
+            let found = match self.window {
+                Some(_) => format!("no document that fits a sequence of {length}"),
+                None => format!("{rest} tokens, fewer than a sequence of {length}"),
+            };
+            return Err(IngestError::NoSamples { path: path.to_owned(), found });
+        }
+        if rest > 0 {
+            feed.left_out(name, &format!("its last {rest} tokens are fewer than a sequence of {length}"))?;
+        }
+        let Some(Stats { truncated, truncated_tokens, dropped, dropped_tokens, .. }) =
+            self.window.as_ref().map(Window::stats)
+        else {
+            return Ok(());
+        };
+        if truncated > 0 {
+            let reason = format!(
+                "the last {truncated_tokens} tokens of {truncated} documents are beyond a sequence of {length}"
+            );
+            feed.left_out(name, &reason)?;
+        }
+        if dropped > 0 {
+            let reason = format!(
+                "{dropped} documents of {dropped_tokens} tokens are longer than a sequence of {length}"
+            );
+            feed.left_out(name, &reason)?;
+        }
+        Ok(())
     }
 
     /// Samples that are complete, if they are enough for a piece or `is_last`.
     pub(super) fn samples(&mut self, is_last: bool) -> Option<RecordBatch> {
+        if self.window.is_some() {
+            return self.packed(is_last);
+        }
         let (count, tokens) = match self.layout {
             Layout::Sequences(length) => {
                 let count = self.tokens.len() / length as usize;
                 (count, count * length as usize)
             }
-            Layout::Texts | Layout::Documents => (self.marks.len(), self.marks.last().copied().unwrap_or(0)),
+            _ => (self.marks.len(), self.marks.last().copied().unwrap_or(0)),
         };
-        let is_enough = (tokens * size_of::<T::Native>()) as u64 >= PIECE_BYTES || count as u64 >= PIECE_ROWS;
-        if count == 0 || !(is_enough || is_last) {
+        if count == 0 || !(is_enough::<T>(count, tokens) || is_last) {
             return None;
         }
         let rest = self.tokens.split_off(tokens);
@@ -128,13 +248,32 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         self.samples += count as u64;
         Some(match self.layout {
             Layout::Sequences(length) => self.sequences(tokens, count, length),
-            Layout::Texts | Layout::Documents => self.documents(tokens),
+            _ => self.documents(tokens),
         })
+    }
+
+    /// The same of packed sequences.
+    fn packed(&mut self, is_last: bool) -> Option<RecordBatch> {
+        let (window, length) = (self.window.as_mut()?, self.layout.length()?);
+        if is_last && !window.is_closed() {
+            window.close();
+        }
+        let count = window.count();
+        if count == 0 || !(is_enough::<T>(count, count * length as usize) || is_last) {
+            return None;
+        }
+        let bytes = u64::from(length) * size_of::<T::Native>() as u64;
+        let Sequences { tokens, starts, documents, lengths } =
+            window.take((PIECE_BYTES / bytes).clamp(1, PIECE_ROWS) as usize);
+        self.samples += lengths.len() as u64;
+        let mut columns = columns::<T>(tokens, length, documents, starts);
+        columns.push(Arc::new(PrimitiveArray::<UInt32Type>::from(lengths)));
+        Some(RecordBatch::try_new(self.schema.clone(), columns).expect("columns as the schema says"))
     }
 
     /// Tokens that make no sample: fewer than a sequence.
     pub(super) fn rest(&self) -> usize {
-        self.tokens.len()
+        if self.is_sequences() { self.tokens.len() } else { 0 }
     }
 
     fn is_sequences(&self) -> bool {
@@ -164,14 +303,48 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         let mut begins = vec![0; count];
         marks.iter().for_each(|mark| begins[mark / length as usize] += 1);
         let starts = marks.iter().map(|mark| (mark % length as usize) as u32).collect();
-        let item = Arc::new(Field::new_list_field(T::DATA_TYPE, false));
-        let tokens = Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(tokens), None));
-        let columns: Vec<ArrayRef> = vec![
-            Arc::new(FixedSizeListArray::new(item, length as i32, tokens, None)),
-            list::<UInt32Type>(OffsetBuffer::from_lengths(begins), starts),
-        ];
+        let columns = columns::<T>(tokens, length, begins, starts);
         RecordBatch::try_new(self.schema.clone(), columns).expect("columns as the schema says")
     }
+}
+
+/// Settings are checked before.
+fn no_packing(error: PackError) -> IngestError {
+    IngestError::Config {
+        setting: "sequence_length",
+        reason: error.to_string(),
+        way_out: "give the number of tokens of a sample, such as 1024",
+    }
+}
+
+/// Why a document fits no sequence, and the way out.
+pub(super) fn too_long(error: &PackError) -> String {
+    match error {
+        PackError::Long { tokens, length, .. } => format!(
+            "the document has {tokens} tokens, and a sequence {length}: choose long_documents = split, truncate or drop"
+        ),
+        other => other.to_string(),
+    }
+}
+
+/// Whether samples make a piece.
+fn is_enough<T: ArrowPrimitiveType>(count: usize, tokens: usize) -> bool {
+    (tokens * size_of::<T::Native>()) as u64 >= PIECE_BYTES || count as u64 >= PIECE_ROWS
+}
+
+/// The tokens of sequences, and where in them documents begin, and how many each sequence has.
+fn columns<T: ArrowPrimitiveType>(
+    tokens: Vec<T::Native>,
+    length: u32,
+    documents: Vec<usize>,
+    starts: Vec<u32>,
+) -> Vec<ArrayRef> {
+    let item = Arc::new(Field::new_list_field(T::DATA_TYPE, false));
+    let tokens = Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(tokens), None));
+    vec![
+        Arc::new(FixedSizeListArray::new(item, length as i32, tokens, None)),
+        list::<UInt32Type>(OffsetBuffer::from_lengths(documents), starts),
+    ]
 }
 
 fn list<T: ArrowPrimitiveType>(offsets: OffsetBuffer<i32>, items: Vec<T::Native>) -> ArrayRef {

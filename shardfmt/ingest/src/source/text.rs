@@ -12,7 +12,7 @@ use shardfmt::row::MAX_ROW_BYTES;
 
 use super::lines::{self, Block, Grammar, Text};
 use super::pack::{Layout, Packer};
-use super::tokens::{self, STRETCH, Tokenizer};
+use super::tokens::{self, STRETCH, Tokenizer, token_type};
 use super::{About, Feed, Format, PIECE_ROWS, Stopped, tokenizer_file};
 use crate::config::{Documents, OnError};
 use crate::input::InputFile;
@@ -60,18 +60,10 @@ impl TextSource {
     pub(super) fn open(inputs: Inputs, config: &IngestConfig) -> Result<TextSource, IngestError> {
         let (files, passed_over) = Kind::Text.files(inputs, config);
         let tokenizer = tokenizer_file(config)?.map(|file| Tokenizer::read(&file)).transpose()?;
-        let token = match tokenizer.as_ref().map_or(0, |tokenizer| tokenizer.largest) {
-            0..=0xff => DataType::UInt8,
-            0x100..=0xffff => DataType::UInt16,
-            _ => DataType::UInt32,
-        };
-        let layout = match (config.sequence_length, &tokenizer) {
-            (Some(length), _) => Layout::Sequences(length),
-            (None, Some(_)) => Layout::Documents,
-            (None, None) => Layout::Texts,
-        };
+        let token = token_type(tokenizer.as_ref());
+        let layout = Layout::new(config, tokenizer.is_some());
         let is_known = config.documents == Documents::File
-            && !matches!(layout, Layout::Sequences(_))
+            && layout.length().is_none()
             && config.on_error == OnError::Fail;
         let rows = is_known.then_some(files.len() as u64);
         let about = About { schema: layout.schema(&token), rows, passed_over };
@@ -82,26 +74,15 @@ impl TextSource {
         &'s self,
         feed: &mut Feed<'_, 's>,
     ) -> Result<Vec<InputDigest>, IngestError> {
-        let mut packer = Packer::<T>::new(self.layout);
+        let mut packer = Packer::<T>::of(self.layout)?;
         let mut digests = pipeline::in_order(
             2 * rayon::current_num_threads() + 1,
             |push| self.files.iter().map(|file| self.list(file, push)).collect::<Result<Vec<_>, _>>(),
             |work: Work<'s>| Ok((work.file, self.encode(work))),
             |(file, parts)| self.pack(&mut packer, file, parts, feed),
         )?;
-        if let Some(batch) = packer.samples(true) {
-            feed.piece("the last samples", move |_| Ok(batch))?;
-        }
-        if let (Layout::Sequences(length), Some(last)) = (self.layout, self.files.last()) {
-            let rest = packer.rest();
-            if packer.samples == 0 {
-                let found = format!("{rest} tokens, fewer than a sequence of {length}");
-                return Err(IngestError::NoSamples { path: last.path.clone(), found });
-            }
-            if rest > 0 {
-                let reason = format!("its last {rest} tokens are fewer than a sequence of {length}");
-                feed.left_out(&last.name, &reason)?;
-            }
+        if let Some(last) = self.files.last() {
+            packer.finish(&last.path, &last.name, feed)?;
         }
         digests.extend(self.tokenizer.iter().map(|tokenizer| tokenizer.input.clone()));
         Ok(digests)
@@ -240,9 +221,9 @@ impl TextSource {
                 }
             }
             if part.ends {
-                packer.end();
+                packer.end_in(&file.path, part.line.unwrap_or(1), feed)?;
             }
-            if let Some(batch) = packer.samples(false) {
+            while let Some(batch) = packer.samples(false) {
                 feed.piece(file.name.clone(), move |_| Ok(batch))?;
             }
         }

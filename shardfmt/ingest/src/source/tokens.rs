@@ -1,11 +1,13 @@
-//! Makes tokens of text: with a tokenizer of Hugging Face, or the bytes as they are. Knows nothing of documents' order or of
-//! sequences.
+//! Makes tokens of text: with a tokenizer of Hugging Face or of tiktoken, or the bytes as they are. Knows nothing of documents'
+//! order or of sequences.
 
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
+use arrow::datatypes::DataType;
+use shardd_tokens::{Encoder, Specials};
 use shardfmt::digest::Digest;
 use shardfmt::manifest::InputDigest;
-use tokenizers::Tokenizer as HuggingFace;
 
 use super::caught;
 use crate::IngestError;
@@ -20,7 +22,9 @@ const PROBES: [&str; 3] = ["a", "the", "0"];
 
 /// A tokenizer, and the tokens it puts around each document.
 pub(super) struct Tokenizer {
-    inner: HuggingFace,
+    inner: shardd_tokens::Tokenizer,
+    /// Encoders that no thread uses: what each remembers of words makes it fast.
+    idle: Mutex<Vec<Encoder>>,
     pub(super) before: Vec<u32>,
     pub(super) after: Vec<u32>,
     /// The largest token there is.
@@ -35,7 +39,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`, or ranks of tiktoken.
     pub(super) fn read(file: &InputFile) -> Result<Tokenizer, IngestError> {
         let bytes = file.read_all(LARGEST_FILE)?;
         let input =
@@ -44,13 +48,11 @@ impl Tokenizer {
     }
 
     fn parse(bytes: &[u8], input: InputDigest) -> Result<Tokenizer, String> {
-        let mut inner =
-            caught(|| HuggingFace::from_bytes(bytes)).ok_or(GAVE_UP)?.map_err(|error| error.to_string())?;
-        // A file may say that texts are cut or filled up, as a model needs them.
-        inner.with_truncation(None).map_err(|error| error.to_string())?;
-        inner.with_padding(None);
-        let largest = inner.get_vocab(true).into_values().max().ok_or("it knows no token")?;
-        let mut tokenizer = Tokenizer { inner, before: Vec::new(), after: Vec::new(), largest, input };
+        let inner = caught(|| shardd_tokens::Tokenizer::from_bytes(bytes)).ok_or(GAVE_UP)?;
+        let inner = inner.map_err(one_line)?;
+        let largest = inner.vocabulary_size().checked_sub(1).ok_or("it knows no token")? as u32;
+        let (before, after, idle) = (Vec::new(), Vec::new(), Mutex::default());
+        let mut tokenizer = Tokenizer { inner, idle, before, after, largest, input };
         for probe in PROBES {
             let (plain, full) = (tokenizer.ids(probe, false)?, tokenizer.ids(probe, true)?);
             if plain.is_empty() {
@@ -75,9 +77,37 @@ impl Tokenizer {
         }
     }
 
+    /// The tokens of a whole document.
+    pub(super) fn document(&self, mut text: &[u8]) -> Result<Vec<u32>, String> {
+        let mut tokens = self.before.clone();
+        while let Some(at) = stretch(text) {
+            let (part, rest) = text.split_at(at);
+            tokens.append(&mut self.encode(part)?);
+            text = rest;
+        }
+        tokens.append(&mut self.encode(text)?);
+        tokens.extend_from_slice(&self.after);
+        Ok(tokens)
+    }
+
     fn ids(&self, text: &str, with_special: bool) -> Result<Vec<u32>, String> {
-        let encoding = caught(|| self.inner.encode_fast(text, with_special)).ok_or(GAVE_UP)?;
-        Ok(encoding.map_err(|error| format!("cannot be tokenized ({})", one_line(error)))?.get_ids().to_vec())
+        let specials = if with_special { Specials::PARSE_AND_TEMPLATE } else { Specials::PARSE };
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut encoder = idle().pop().unwrap_or_else(|| self.inner.encoder());
+        let mut ids = Vec::new();
+        let encoded = caught(|| encoder.encode(text, &mut ids, specials)).ok_or(GAVE_UP)?;
+        encoded.map_err(|error| format!("cannot be tokenized ({})", one_line(error)))?;
+        idle().push(encoder);
+        Ok(ids)
+    }
+}
+
+/// The smallest type of the tokens of a tokenizer, or of bytes.
+pub(super) fn token_type(tokenizer: Option<&Tokenizer>) -> DataType {
+    match tokenizer.map_or(0, |tokenizer| tokenizer.largest) {
+        0..=0xff => DataType::UInt8,
+        0x100..=0xffff => DataType::UInt16,
+        _ => DataType::UInt32,
     }
 }
 
@@ -87,7 +117,7 @@ fn refused(path: &Path, reason: &str) -> IngestError {
     IngestError::Config {
         setting: "tokenizer",
         reason: format!("{}: {}", path.display(), one_line(reason)),
-        way_out: "give a tokenizer.json of Hugging Face",
+        way_out: "give a tokenizer.json of Hugging Face, or ranks of tiktoken",
     }
 }
 

@@ -20,6 +20,7 @@ mod numpy;
 mod pixels;
 mod tables;
 mod text;
+mod token_columns;
 mod webdataset;
 
 use std::collections::BTreeMap;
