@@ -154,6 +154,8 @@ impl Operation {
     pub const INGEST: Self = Self(Cow::Borrowed("ingest"));
     /// The parent's samples and further ones.
     pub const APPEND: Self = Self(Cow::Borrowed("append"));
+    /// Samples of another version, by rules.
+    pub const DERIVE: Self = Self(Cow::Borrowed("derive"));
     /// The parent's samples without some.
     pub const FORGET: Self = Self(Cow::Borrowed("forget"));
     /// The parent's samples in other shards.

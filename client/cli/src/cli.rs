@@ -4,9 +4,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd_store::connect::Connect;
 
 use crate::{
-    append, audit, certs, completions, context, demo, diff, drain, evict, exchange, explain, export, forget,
-    gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read, rebalance, recover, replay,
-    reshard, restore, rm, runs, simulate, status, tag, token, verify, warm,
+    append, audit, certs, completions, context, demo, derive, diff, drain, evict, exchange, explain, export,
+    forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read, rebalance, recover,
+    replay, reshard, restore, rm, runs, simulate, status, tag, token, verify, warm,
 };
 
 /// The end of the help and of the manual page.
@@ -29,8 +29,8 @@ const GROUPS: [(&str, &[&str]); 6] = [
     (
         "Datasets",
         &[
-            "ingest", "ls", "info", "head", "log", "diff", "append", "reshard", "export", "tag", "restore",
-            "rm", "prune", "forget",
+            "ingest", "ls", "info", "head", "log", "diff", "append", "derive", "reshard", "export", "tag",
+            "restore", "rm", "prune", "forget",
         ],
     ),
     ("Plans", &["partition", "plan", "simulate"]),
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Diff(diff::Diff),
     Append(append::Append),
     Reshard(reshard::Reshard),
+    Derive(derive::Derive),
     Export(export::Export),
     Tag(tag::Tag),
     Restore(restore::Restore),

@@ -11,6 +11,7 @@ mod cli;
 mod completions;
 mod context;
 mod demo;
+mod derive;
 mod diff;
 mod drain;
 mod evict;
@@ -101,6 +102,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Diff(command) => command.run(&connect, json),
         Command::Append(command) => command.run(&connect, json),
         Command::Reshard(command) => command.run(&connect, json),
+        Command::Derive(command) => command.run(&connect, json),
         Command::Export(command) => command.run(&connect, json),
         Command::Tag(command) => command.run(&connect, json),
         Command::Restore(command) => command.run(&connect, json),

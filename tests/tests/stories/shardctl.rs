@@ -441,6 +441,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("tag", &["digits", "v1"]),
         ("tag", &["digits"]),
         ("reshard", &["digits", "--shard-size", "32KiB"]),
+        ("derive", &["digits", "digits", "--filter", "label >= 0", "--dedup"]),
         ("restore", &["digits@v1"]),
         ("prune", &["digits", "--keep", "1"]),
         ("forget", &["digits", "--where", "label=3"]),

@@ -8,6 +8,7 @@
 
 mod append;
 mod damage;
+mod derive;
 mod diff;
 mod drift;
 mod error;
@@ -30,6 +31,7 @@ use shardfmt::manifest::Manifest;
 
 pub use append::{AppendError, append, open_to_append, refuse_file};
 pub use damage::{Damage, File};
+pub use derive::{DeriveError, Derived, derive};
 pub use diff::{Change, Diff, diff};
 pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
 pub use error::VersionError;

@@ -1,9 +1,10 @@
 //! The settings that made a version, and those for appending to it. Written as the manifest's configuration:
-//! that of an ingest as it is, and for a version that was made from another one `{"operation": "append" |
-//! "forget" | "reshard", "base": VERSION, "ingest": SETTINGS}`.
+//! that of an ingest as it is, and for a version that was made from another one `{"operation": "append" | "derive" |
+//! "forget" | "reshard", "base": VERSION, "ingest": SETTINGS}`, with the `"rules"` of one that was derived.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use shardd_views::rule::Rule;
 use shardfmt::digest::VersionId;
 use shardfmt::manifest::Manifest;
 use shardfmt::shard::Compression;
@@ -20,12 +21,16 @@ struct Derived {
     base: VersionId,
     /// Those of the appended input, or the rest that resharding left: the settings of the next version.
     ingest: IngestConfig,
+    /// Those that left samples out, or repeated some.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    rules: Vec<Rule>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Operation {
     Append,
+    Derive,
     Forget,
     Reshard,
 }
@@ -54,20 +59,33 @@ pub fn appending(base: Base<'_>) -> IngestConfig {
 
 /// The configuration of a version with samples appended that were ingested so.
 pub(super) fn appended(base: Base<'_>, ingest: IngestConfig) -> Value {
-    value(&Derived { operation: Operation::Append, base: base.id, ingest })
+    value(&Derived { operation: Operation::Append, base: base.id, ingest, rules: Vec::new() })
 }
 
 /// The configuration of a version that lacks samples of its base. It grows with the settings of that.
 pub(super) fn without(base: Base<'_>) -> Value {
     let ingest = settings(base.manifest).unwrap_or_default();
-    value(&Derived { operation: Operation::Forget, base: base.id, ingest })
+    value(&Derived { operation: Operation::Forget, base: base.id, ingest, rules: Vec::new() })
+}
+
+/// The configuration of a version that rules made of its base.
+pub(super) fn derived(
+    base: Base<'_>,
+    rules: Vec<Rule>,
+    size: Option<ByteSize>,
+    columns: Option<Vec<String>>,
+) -> Value {
+    let settings = settings(base.manifest).unwrap_or_default();
+    let columns = columns.or(settings.columns.clone());
+    let ingest = IngestConfig { shard_size: size, columns, ..settings };
+    value(&Derived { operation: Operation::Derive, base: base.id, ingest, rules })
 }
 
 /// The configuration of a version cut again.
 pub(super) fn resharded(base: Base<'_>, size: ByteSize, compression: Compression) -> Value {
     let settings = settings(base.manifest).unwrap_or_default();
     let ingest = IngestConfig { shard_size: Some(size), compression, ..settings };
-    value(&Derived { operation: Operation::Reshard, base: base.id, ingest })
+    value(&Derived { operation: Operation::Reshard, base: base.id, ingest, rules: Vec::new() })
 }
 
 fn value(derived: &Derived) -> Value {

@@ -1,6 +1,7 @@
 //! Laws and stories of operations on versions, over shards in memory.
 
 mod damage;
+mod derive;
 mod exports;
 mod forgetting;
 mod growth;
