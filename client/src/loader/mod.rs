@@ -31,6 +31,7 @@ mod sources;
 mod span;
 mod steps;
 mod tables;
+mod tensors;
 mod transformed;
 mod whom;
 mod workers;

@@ -1,6 +1,5 @@
 //! The labels of a batch whose samples are mixed: a share of each class.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, make_array};
@@ -11,7 +10,7 @@ use shardfmt::manifest::CLASSES_KEY;
 use shardfmt::row::Memory;
 
 use super::error::LoadError;
-use super::transformed::{EXTENSION, TENSOR, refused};
+use super::tensors::{metadata, refused};
 
 /// The most classes that a batch has shares of.
 const MOST_CLASSES: u32 = 1 << 24;
@@ -91,10 +90,7 @@ impl SoftLabels {
     /// The column of shares that takes the place of the labels.
     pub(super) fn field(&self, columns: &Schema) -> Field {
         let labels = columns.field(self.column);
-        let mut metadata = HashMap::from([
-            (EXTENSION[0].to_owned(), TENSOR.to_owned()),
-            (EXTENSION[1].to_owned(), serde_json::json!({ "shape": [self.classes] }).to_string()),
-        ]);
+        let mut metadata = metadata(&[self.width()]);
         metadata.extend(
             labels.metadata().get(CLASSES_KEY).map(|classes| (CLASSES_KEY.to_owned(), classes.clone())),
         );

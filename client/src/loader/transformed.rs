@@ -1,7 +1,6 @@
 //! The columns that a chain of transforms changes, in each batch, by the threads that gather it: pictures, and the labels of
 //! pictures that are mixed.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -9,15 +8,13 @@ use arrow::array::{
 };
 use arrow::compute::filter_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt8Type};
-use arrow::error::ArrowError;
 use shardd_transforms::{Chain, ChainError, Dtype, Input, OnError, Place, Transform};
 use shardfmt::row::Memory;
 
 use super::error::{LoadError, PictureError};
 use super::soft_labels::SoftLabels;
+use super::tensors::{metadata, refused, shape};
 
-pub(super) const EXTENSION: [&str; 2] = ["ARROW:extension:name", "ARROW:extension:metadata"];
-pub(super) const TENSOR: &str = "arrow.fixed_shape_tensor";
 /// The metadata of a column of 16-bit numbers that are floats with 8 bits of exponent, for which Arrow has no type.
 pub const BFLOAT16: [&str; 2] = ["shardd.dtype", "bfloat16"];
 
@@ -204,11 +201,6 @@ fn too_large() -> LoadError {
     )
 }
 
-/// Arrow refuses arrays whose parts do not fit together: those here are made to fit.
-pub(super) fn refused(error: ArrowError) -> LoadError {
-    LoadError::Config(format!("the transformed samples make no column: {error}"))
-}
-
 /// Where the bytes of each sample are.
 enum Samples<'a> {
     Bytes(Box<dyn Fn(usize) -> Option<&'a [u8]> + 'a>),
@@ -296,16 +288,6 @@ fn input(field: &Field) -> Result<Input, ChainError> {
     }
 }
 
-/// The shape of the tensors of a column.
-fn shape(field: &Field) -> Option<Vec<usize>> {
-    let metadata = field.metadata();
-    if metadata.get(EXTENSION[0])? != TENSOR {
-        return None;
-    }
-    let tensor: serde_json::Value = serde_json::from_str(metadata.get(EXTENSION[1])?).ok()?;
-    tensor["shape"].as_array()?.iter().map(|size| usize::try_from(size.as_u64()?).ok()).collect()
-}
-
 fn numbers(dtype: Dtype) -> DataType {
     match dtype {
         Dtype::Uint8 => DataType::UInt8,
@@ -320,10 +302,7 @@ fn field(column: &Field, transform: &Transform) -> Field {
     let item = Arc::new(Field::new("item", numbers(transform.dtype()), false));
     let shape = transform.shape();
     let width = i32::try_from(shape.iter().product::<usize>()).unwrap_or(i32::MAX);
-    let mut metadata = HashMap::from([
-        (EXTENSION[0].to_owned(), TENSOR.to_owned()),
-        (EXTENSION[1].to_owned(), serde_json::json!({ "shape": shape }).to_string()),
-    ]);
+    let mut metadata = metadata(&shape);
     if transform.dtype() == Dtype::Bfloat16 {
         metadata.insert(BFLOAT16[0].to_owned(), BFLOAT16[1].to_owned());
     }

@@ -8,6 +8,7 @@ use crate::decode::DecodeOptions;
 use crate::mixing::Mixing;
 use crate::op::Op;
 use crate::op::containers::count_of;
+use crate::value::Layout;
 
 /// The version of the JSON.
 const VERSION: u32 = 1;
@@ -44,28 +45,6 @@ pub enum ChainError {
     /// The columns that belong to the pictures do not fit each other.
     #[error("of the companions of the transforms, {0}")]
     Companions(String),
-}
-
-/// The order of the numbers of a picture in a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Layout {
-    /// Channels, rows, columns: PyTorch's.
-    #[default]
-    #[serde(rename = "CHW")]
-    ChannelsFirst,
-    /// Rows, columns, channels: TensorFlow's, and that of files.
-    #[serde(rename = "HWC")]
-    ChannelsLast,
-}
-
-impl Layout {
-    /// A shape in this order.
-    pub fn shape(self, [height, width, channels]: [usize; 3]) -> [usize; 3] {
-        match self {
-            Self::ChannelsFirst => [channels, height, width],
-            Self::ChannelsLast => [height, width, channels],
-        }
-    }
 }
 
 /// What happens with a sample whose picture cannot be decoded or changed.

@@ -37,7 +37,7 @@ pub mod ops;
 mod transform;
 mod value;
 
-pub use chain::{Chain, ChainError, Layout, OnError};
+pub use chain::{Chain, ChainError, OnError};
 pub use companions::{
     BoxFormat, Boxes, Companion, CompanionKind, CompanionKinds, Companions, Declared, Given, KeyPoints, Mask,
 };
@@ -46,4 +46,4 @@ pub use image::{Image, Region};
 pub use mixing::{CutMix, Mix, MixUp, Mixing, RandomApplyMix, RandomChoiceMix};
 pub use op::Op;
 pub use transform::{Input, SampleError, Stage, Transform};
-pub use value::{Dtype, Kind, Value};
+pub use value::{Dtype, Kind, Layout, Value};

@@ -8,13 +8,13 @@ use std::ops::Range;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
-use crate::chain::Layout;
 use crate::image::Region;
 use crate::op::containers::{choose, probabilities};
 use crate::operation::At;
 use crate::ops::arguments::{half, probability};
 use crate::ops::distributions::beta;
 use crate::value::Dtype;
+use crate::value::Layout;
 
 /// How the samples of a batch are mixed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

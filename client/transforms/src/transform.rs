@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use half::{bf16, f16};
 use thiserror::Error;
 
-use crate::chain::{Chain, ChainError, Layout};
+use crate::chain::{Chain, ChainError};
 use crate::companions::{BoxFormat, CompanionKind, CompanionKinds, Companions, Given, Misfit};
 use crate::decode::{self, DecodeError, Decoder};
 use crate::draws::Place;
@@ -13,7 +13,7 @@ use crate::image::{Image, Region};
 use crate::mixing::Pictures;
 use crate::op::Op;
 use crate::operation::{At, Operation};
-use crate::value::{Dtype, Kind, Value};
+use crate::value::{Dtype, Kind, Layout, Value};
 
 /// What a chain gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

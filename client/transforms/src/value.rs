@@ -43,6 +43,28 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// The order of the numbers of a picture in a batch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Layout {
+    /// Channels, rows, columns: PyTorch's.
+    #[default]
+    #[serde(rename = "CHW")]
+    ChannelsFirst,
+    /// Rows, columns, channels: TensorFlow's, and that of files.
+    #[serde(rename = "HWC")]
+    ChannelsLast,
+}
+
+impl Layout {
+    /// A shape in this order.
+    pub fn shape(self, [height, width, channels]: [usize; 3]) -> [usize; 3] {
+        match self {
+            Self::ChannelsFirst => [channels, height, width],
+            Self::ChannelsLast => [height, width, channels],
+        }
+    }
+}
+
 /// The kind of all pictures at a place of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {

@@ -13,8 +13,7 @@
 //! | dedup | [`dedup::Exact`], [`dedup::MinHasher`] and [`dedup::Clusters`] | rows in order; signatures one by one |
 //! | sample | [`sample::Sample`] and the functions beside it | the whole version; Bernoulli a record batch |
 //!
-//! A [`rule::Rule`] is such a rule as a document, and a [`rule::Derivation`] the record of how a version came
-//! to be.
+//! A [`rule::Rule`] is such a rule as a document, and a [`rule::Derivation`] records the rules of a version.
 
 pub mod decimal;
 pub mod dedup;

@@ -49,7 +49,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardd-audio", &[]),
     ("shardd-strategies", &[]),
     ("shardfmt", &["shardd-plan", "shardd-strategies"]),
-    ("shardd-ingest", &["shardd-packing", "shardd-plan", "shardd-strategies", "shardd-tokens", "shardd-views", "shardfmt"]),
+    (
+        "shardd-ingest",
+        &["shardd-packing", "shardd-plan", "shardd-strategies", "shardd-tokens", "shardd-views", "shardfmt"],
+    ),
     ("shardd-api", &["shardd-plan", "shardfmt"]),
     // Its tests ingest.
     ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),

@@ -139,7 +139,7 @@ class DataLoader:
         # What pins, once it was looked for.
         self._pinned: list[_device.Pinned | None] = []
         self.collate_fn = collate_fn
-        self._chain, self.transform = _split(transform)
+        self._chain, self._changes = _split(transform)
         if self._chain is not None and dataset._image != (None, None):
             raise ValueError("the Compose decides on layout and type of pictures: leave image_layout and image_dtype of the dataset out")
         self.transform_processes = transform_processes
@@ -187,6 +187,17 @@ class DataLoader:
         self.streams: list[int] = []
 
     # --- sizes ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def transform(self) -> Any:
+        """What Python does to samples: a function, several of them, or ``None``. Another one is called from the next batch on that no
+        process has begun."""
+        steps = self._changes.steps if self._changes is not None else ()
+        return steps[0] if len(steps) == 1 else steps or None
+
+    @transform.setter
+    def transform(self, transform: Any) -> None:
+        _, self._changes = _split([self._chain, transform] if self._chain is not None else transform)
 
     @property
     def ranks(self) -> Ranks:
@@ -407,7 +418,7 @@ class DataLoader:
     def _made(self, epoch: int, position: int) -> Iterator[tuple[tuple[_native.Step, int], Callable[[], Any]]]:
         """The micro-batches of the epoch, each with what makes it what the user gets."""
         read, pinned = self.dataset._reader(), self._pins()
-        work = _transform.Work(self.transform, self.collate_fn) if self._has_work() else None
+        work = _transform.Work(self._changes, self.collate_fn) if self._has_work() else None
 
         base, order = self._base_seed() if work is not None else 0, self.dataset._order
 
@@ -469,10 +480,10 @@ class DataLoader:
             return self._seed
 
     def _has_work(self) -> bool:
-        return self.transform is not None or self.collate_fn is not None
+        return self._changes is not None or self.collate_fn is not None
 
     def _own_processes(self) -> _transform.Processes:
-        work = _transform.Work(self.transform, self.collate_fn)
+        work = _transform.Work(self._changes, self.collate_fn)
         if self._processes is not None and self._processes.work != work:
             self._processes.kill()
         if self._processes is None or not self._processes.can_be_used():
