@@ -10,8 +10,8 @@ use tempfile::TempDir;
 use crate::common::{add, plan_of};
 use crate::rank::{Rank, free_address};
 
-/// Operations of every kind: integers, floats, functions such as the sine, and the decoder's vectors.
-const TRAIN: &str = r#"[
+/// Operations of every kind: integers, floats, functions such as the sine, the decoder's vectors, and mixed batches.
+const TRAIN: &str = r#"{"transforms": [
     {"type": "RandomResizedCrop", "size": 8, "scale": [0.3, 1]},
     {"type": "RandomHorizontalFlip"},
     {"type": "RandomRotation", "degrees": 20, "interpolation": "bilinear"},
@@ -21,7 +21,9 @@ const TRAIN: &str = r#"[
     {"type": "ToDtype", "dtype": "float32", "scale": true},
     {"type": "Normalize", "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.3, 0.4]},
     {"type": "RandomErasing", "value": "random"}
-]"#;
+], "batch": {"transforms": [
+    {"type": "RandomChoice", "transforms": [{"type": "MixUp", "alpha": 0.4}, {"type": "CutMix"}]}
+]}}"#;
 
 const TEST: &str =
     r#"[{"type": "Resize", "size": [8, 8]}, {"type": "ToDtype", "dtype": "float32", "scale": true}]"#;
@@ -134,19 +136,19 @@ fn mistakes_are_named_before_the_first_step() {
         assert!(!output.status.success());
         String::from_utf8_lossy(&output.stderr).into_owned()
     };
-    let told = refused(&["--transforms", "missing.json"]);
-    assert!(told.contains("missing.json") && told.contains("No such file"), "{told}");
-    let told = refused(&["--transforms", r#"[{"type": "RandomCorp", "size": 8}]"#]);
-    assert!(told.contains("there is no operation RandomCorp; the nearest is RandomCrop"), "{told}");
-    let told = refused(&["--transforms", r#"[{"type": "RandomHorizontalFlip"}]"#]);
-    assert!(told.contains("pictures of various sizes"), "{told}");
-    let told = refused(&["--transforms", TRAIN, "--test-dataset", "pictures"]);
-    assert!(told.contains("give --test-transforms"), "{told}");
-    let told = refused(&[
+    let error = refused(&["--transforms", "missing.json"]);
+    assert!(error.contains("missing.json") && error.contains("No such file"), "{error}");
+    let error = refused(&["--transforms", r#"[{"type": "RandomCorp", "size": 8}]"#]);
+    assert!(error.contains("there is no operation RandomCorp; the nearest is RandomCrop"), "{error}");
+    let error = refused(&["--transforms", r#"[{"type": "RandomHorizontalFlip"}]"#]);
+    assert!(error.contains("pictures of various sizes"), "{error}");
+    let error = refused(&["--transforms", TRAIN, "--test-dataset", "pictures"]);
+    assert!(error.contains("give --test-transforms"), "{error}");
+    let error = refused(&[
         "--transforms",
         r#"[{"type": "Resize", "size": [8, 8]}, {"type": "ToDtype", "dtype": "bfloat16"}]"#,
     ]);
-    assert!(told.contains("end the transforms with ToDtype"), "{told}");
-    let told = refused(&["--transforms", TRAIN, "--augment"]);
-    assert!(told.contains("cannot be used with '--augment'"), "{told}");
+    assert!(error.contains("end the transforms with ToDtype"), "{error}");
+    let error = refused(&["--transforms", TRAIN, "--augment"]);
+    assert!(error.contains("cannot be used with '--augment'"), "{error}");
 }

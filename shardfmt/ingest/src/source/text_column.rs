@@ -32,6 +32,9 @@ pub(super) struct TextColumn {
     on_error: OnError,
 }
 
+/// The tokens of rows, and which rows have some.
+type Tokenized<T> = (Vec<Vec<T>>, BooleanArray);
+
 /// The documents of a piece, and what could not be read.
 struct Documents<T> {
     name: String,
@@ -195,7 +198,7 @@ impl TextColumn {
         &self,
         batch: &RecordBatch,
         faults: &mut Faults,
-    ) -> Result<(Vec<Vec<T::Native>>, BooleanArray), IngestError> {
+    ) -> Result<Tokenized<T::Native>, IngestError> {
         let native = |id: usize| T::Native::from_usize(id).expect("the type has room for the vocabulary");
         let texts = cast(batch.column(self.column), &DataType::LargeUtf8).expect("text becomes text");
         let (mut tokens, mut kept) = (Vec::with_capacity(texts.len()), Vec::with_capacity(texts.len()));
