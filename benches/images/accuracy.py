@@ -106,12 +106,14 @@ def by_pytorch(contestant: str, directory: Path, seed: int, epochs: int) -> floa
 
 def by_shardtrain(programs: Path, directory: Path, seed: int, epochs: int) -> float:
     report = directory / f"report-{seed}.json"
-    command = [programs / "shardtrain", "--store", directory / "store", "--dataset", "train", "--test-dataset", "test"]
+    plan = [programs / "shardctl", "--store", directory / "store", "partition", "train", "--q", "1", "--partitions", "1"]
+    plan = subprocess.run([*map(str, plan), "--seed", str(seed), "--id"], check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    command = [programs / "shardtrain", "--store", directory / "store", "--plan", plan, "--test-dataset", "test"]
     command += ["--transforms", directory / "train.json", "--test-transforms", directory / "test.json", "--model", "small"]
-    command += ["--optimizer", "adam", "--lr", str(RATE), "--schedule", "constant", "--batch-size", str(BATCH), "--virtual-ranks", "1"]
-    command += ["--epochs", str(epochs), "--seed", str(seed), "--q", "1", "--threads", "1", "--report", report]
-    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return json.loads(report.read_text())["test"]["accuracy"]
+    command += ["--optimizer", "adam", "--lr", str(RATE), "--schedule", "constant", "--warmup-epochs", "0", "--batch-size", str(BATCH), "--virtual-ranks", "1"]
+    command += ["--epochs", str(epochs), "--seed", str(seed), "--threads", "1", "--report", report]
+    subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+    return json.loads(report.read_text())["test_accuracy"]
 
 
 def prepare(data: Path, programs: Path, directory: Path) -> None:
