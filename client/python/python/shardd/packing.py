@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ._ragged import _array
+
 IGNORED = -100
 """The label that the loss of transformers and ``torch.nn.functional.cross_entropy`` leaves out."""
 
@@ -45,7 +47,7 @@ def flatten(
     if ids.ndim != 2:
         raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
     rows, width = ids.shape
-    used = _here(batch[length]) if length in batch else numpy.full(rows, width)
+    used = _array(batch[length]) if length in batch else numpy.full(rows, width)
     begins = _begins(batch[documents], used)
     ends = numpy.cumsum(used)
     kept = (torch.arange(width)[None, :] < torch.as_tensor(used.astype(numpy.int64))[:, None]).to(ids.device)
@@ -67,20 +69,13 @@ def flatten(
     }
 
 
-def _here(numbers: Any) -> Any:
-    """Numbers as an array of NumPy, from whatever device."""
-    import numpy
-
-    return numpy.asarray(numbers.cpu() if hasattr(numbers, "cpu") else numbers)
-
-
 def _begins(documents: Any, used: Any) -> Any:
     """Where documents begin among all tokens. A sequence that begins within a document begins one of its own."""
     import numpy
 
     begins, before = [], 0
     for starts, count in zip(documents, used.tolist(), strict=True):
-        starts = _here(starts).astype(numpy.int64)
+        starts = _array(starts).astype(numpy.int64)
         if count and (not len(starts) or starts[0] != 0):
             starts = numpy.concatenate([[0], starts])
         begins.append(starts + before)

@@ -186,7 +186,7 @@ impl Literal {
         }
     }
 
-    /// The number with the other sign; `None` for all that is no number.
+    /// The negated number; `None` for texts and other values.
     pub(super) fn negated(&self) -> Option<Self> {
         match *self {
             Self::Integer(value) => Some(Self::Integer(-value)),

@@ -23,7 +23,7 @@ pub struct Weights {
 /// Why a column has no weights.
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
-    /// A value is NULL, negative, infinite or no number.
+    /// A value is NULL, negative, infinite or NaN.
     #[error("row {row} has the weight {value}: weights are numbers from 0; filter such rows first")]
     Value {
         /// The row, from 0, over all record batches.
