@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use shardd_audio::ops::{
-    AmplitudeToDB, Fade, FrequencyMasking, LogMel, MFCC, MelScale, MelSpectrogram, MuLawEncoding,
+    AmplitudeToDB, Fade, FrequencyMasking, LogMel, MFCC, MelScale, MelSpectrogram, MuLawEncoding, PadOrTrim,
     RandomTimeCrop, Resample, SpecAugment, Spectrogram, TimeMasking, Vol,
 };
 use shardd_audio::{DecodeOptions, Draw, Specgram, Waveform, decode};
@@ -109,6 +109,7 @@ fn on_waveform(request: &Request, waveform: Waveform, draw: &mut Given) -> Outco
         "Resample" => of_waveform(arguments::<Resample>(request)?.apply(&waveform)?),
         "Vol" => of_waveform(arguments::<Vol>(request)?.apply(waveform)?),
         "Fade" => of_waveform(arguments::<Fade>(request)?.apply(waveform)?),
+        "PadOrTrim" => of_waveform(arguments::<PadOrTrim>(request)?.apply(waveform)?),
         "RandomTimeCrop" => of_waveform(arguments::<RandomTimeCrop>(request)?.apply(waveform, draw)?),
         "Spectrogram" => of_specgram(arguments::<Spectrogram>(request)?.apply(&waveform)?),
         "MelSpectrogram" => of_specgram(arguments::<MelSpectrogram>(request)?.apply(&waveform)?),

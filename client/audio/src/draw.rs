@@ -14,3 +14,10 @@ impl<D: Draw + ?Sized> Draw for &mut D {
         (**self).uniform()
     }
 }
+
+/// The numbers of an operation in a chain.
+impl Draw for shardd_transforms::Draws {
+    fn uniform(&mut self) -> f64 {
+        Self::uniform(self)
+    }
+}

@@ -28,10 +28,29 @@ pub enum OpError {
 }
 
 impl OpError {
+    /// The end of the sentence that begins with the operation's name.
+    pub(crate) fn reason(&self) -> String {
+        match self {
+            Self::Argument { detail, .. } => arguments(detail),
+            Self::Rate { op, .. }
+            | Self::TooShort { op, .. }
+            | Self::Shape { op, .. }
+            | Self::TooLarge { op, .. } => {
+                let text = self.to_string();
+                text.strip_prefix(op).unwrap_or(&text).trim_start().to_owned()
+            }
+        }
+    }
+
     /// Makes an error of the text of a failed check.
     pub(crate) fn argument(op: &'static str) -> impl FnOnce(String) -> Self {
         move |detail| Self::Argument { op, detail }
     }
+}
+
+/// The text of a failed check as the end of the sentence that begins with the operation's name.
+pub(crate) fn arguments(detail: &str) -> String {
+    format!("has an argument out of range: {detail}")
 }
 
 /// The most numbers that one operation makes of one sample: 4 GiB.

@@ -1,16 +1,118 @@
 //! Short-time Fourier transforms: frames of a waveform, windowed, and their power at each frequency.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::OpError;
 use crate::fft::{LANES, Lanes, RealFft};
-use crate::ops::spectrogram::{Normalized, PadMode, Spectrogram};
+use crate::math::turn;
 
-/// The tables of a [`Spectrogram`].
+/// A window, periodic as those of torch.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WindowFn {
+    /// `torch.hann_window`.
+    #[default]
+    #[serde(rename = "hann_window", alias = "hann")]
+    Hann,
+    /// `torch.hamming_window`.
+    #[serde(rename = "hamming_window", alias = "hamming")]
+    Hamming,
+}
+
+impl WindowFn {
+    /// The values of a window of this length.
+    fn values(self, len: usize) -> Vec<f32> {
+        let [offset, scale] = match self {
+            Self::Hann => [0.5, 0.5],
+            Self::Hamming => [0.54, 0.46],
+        };
+        if len == 1 {
+            return vec![1.0];
+        }
+        (0..len).map(|at| (offset - scale * turn(at as u64, len as u64)[0]) as f32).collect()
+    }
+}
+
+/// The norm by which a transform is divided.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "NormalizedForm", into = "NormalizedForm")]
+pub enum Normalized {
+    /// `true`: that of the window; `false`: none.
+    Flag(bool),
+    /// `"window"`: the root of the sum of the window's squares.
+    Window,
+    /// `"frame_length"`: the root of `n_fft`.
+    FrameLength,
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum NormalizedForm {
+    Flag(bool),
+    Name(NormalizedName),
+}
+
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum NormalizedName {
+    Window,
+    FrameLength,
+}
+
+impl From<NormalizedForm> for Normalized {
+    fn from(form: NormalizedForm) -> Self {
+        match form {
+            NormalizedForm::Flag(flag) => Self::Flag(flag),
+            NormalizedForm::Name(NormalizedName::Window) => Self::Window,
+            NormalizedForm::Name(NormalizedName::FrameLength) => Self::FrameLength,
+        }
+    }
+}
+
+impl From<Normalized> for NormalizedForm {
+    fn from(normalized: Normalized) -> Self {
+        match normalized {
+            Normalized::Flag(flag) => Self::Flag(flag),
+            Normalized::Window => Self::Name(NormalizedName::Window),
+            Normalized::FrameLength => Self::Name(NormalizedName::FrameLength),
+        }
+    }
+}
+
+/// From where the samples beyond the ends come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PadMode {
+    /// Mirrored at the outermost sample, which is not repeated.
+    #[default]
+    Reflect,
+    /// Zeros.
+    Constant,
+    /// The outermost sample.
+    Replicate,
+    /// From the other end.
+    Circular,
+}
+
+/// The arguments of a [`Spectrogram`](crate::ops::Spectrogram), with all defaults filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct Framing {
+    pub(crate) n_fft: usize,
+    pub(crate) win_length: usize,
+    pub(crate) hop: usize,
+    pub(crate) pad: usize,
+    pub(crate) window_fn: WindowFn,
+    pub(crate) power: f64,
+    pub(crate) normalized: Normalized,
+    pub(crate) center: bool,
+    pub(crate) pad_mode: PadMode,
+}
+
+/// The tables of short-time Fourier transforms.
 #[derive(Clone, Debug)]
 pub(crate) struct Stft {
     /// The operation that it is part of, for errors.
     op: &'static str,
-    settings: Spectrogram,
-    hop: usize,
+    settings: Framing,
     /// As long as a frame, with the square root of the normalization in it.
     window: Vec<f32>,
     fft: RealFft,
@@ -18,10 +120,9 @@ pub(crate) struct Stft {
 
 impl Stft {
     /// For arguments that were checked.
-    pub(crate) fn new(op: &'static str, settings: &Spectrogram) -> Self {
-        let hop = settings.hop();
+    pub(crate) fn new(op: &'static str, settings: Framing) -> Self {
         let fft = RealFft::new(settings.n_fft);
-        Self { op, window: frame_window(settings), settings: settings.clone(), hop, fft }
+        Self { op, window: frame_window(&settings), settings, fft }
     }
 
     /// Bins of a frame.
@@ -31,7 +132,7 @@ impl Stft {
 
     /// Frames of a waveform of this many samples.
     pub(crate) fn frames(&self, samples: usize) -> Result<usize, OpError> {
-        let Spectrogram { n_fft, pad, center, pad_mode, .. } = self.settings;
+        let Framing { n_fft, pad, center, pad_mode, .. } = self.settings;
         let short =
             |needed: usize, way_out| OpError::TooShort { op: self.op, found: samples, needed, way_out };
         let mut len = samples + 2 * pad;
@@ -45,7 +146,7 @@ impl Stft {
         if len < n_fft {
             return Err(short(n_fft - 2 * pad, "pad the waveform, or set `center` to true"));
         }
-        Ok(1 + (len - n_fft) / self.hop)
+        Ok(1 + (len - n_fft) / self.settings.hop)
     }
 
     /// Calls `each` with the first frame, the number of frames and the powers of each group of up to eight frames.
@@ -66,7 +167,7 @@ impl Stft {
             let count = LANES.min(frames - first);
             // Spare lanes repeat the last frame.
             let inputs = std::array::from_fn(|lane| {
-                let start = (first + lane.min(count - 1)) * self.hop;
+                let start = (first + lane.min(count - 1)) * self.settings.hop;
                 &padded[start..start + n_fft]
             });
             self.fft.fill(inputs, &self.window, &mut buffer);
@@ -78,7 +179,7 @@ impl Stft {
 
     /// The waveform with zeros, and then margins for centered frames, on both sides.
     fn padded(&self, samples: &[f32]) -> Vec<f32> {
-        let Spectrogram { n_fft, pad, center, pad_mode, .. } = self.settings;
+        let Framing { n_fft, pad, center, pad_mode, .. } = self.settings;
         let margin = if center { n_fft / 2 } else { 0 };
         let len = samples.len() + 2 * pad;
         let mut padded = vec![0.0; len + 2 * margin];
@@ -118,8 +219,8 @@ impl PadMode {
 }
 
 /// The window in the middle of a frame, divided by the norm that `normalized` asks for.
-fn frame_window(settings: &Spectrogram) -> Vec<f32> {
-    let win_length = settings.window_len();
+fn frame_window(settings: &Framing) -> Vec<f32> {
+    let win_length = settings.win_length;
     let window = settings.window_fn.values(win_length);
     let norm = match settings.normalized {
         Normalized::Flag(false) => 1.0,

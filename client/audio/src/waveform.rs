@@ -68,6 +68,22 @@ impl Waveform {
         Self { channels, rate }
     }
 
+    /// A sound of one channel again and again.
+    pub(crate) fn repeated(mut self, channels: usize) -> Self {
+        let first = self.channels.first().cloned().unwrap_or_default();
+        self.channels.resize(channels, first);
+        self
+    }
+
+    /// The samples of a range, or those of it that are there.
+    pub(crate) fn cut(mut self, range: std::ops::Range<usize>) -> Self {
+        for channel in &mut self.channels {
+            channel.truncate(range.end);
+            channel.drain(..range.start.min(channel.len()));
+        }
+        self
+    }
+
     /// Refuses another rate than that of an operation's argument.
     pub(crate) fn expect_rate(
         &self,
@@ -178,6 +194,15 @@ pub enum Span {
     Seconds(f64),
 }
 
+impl std::fmt::Display for Span {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Samples(samples) => write!(f, "{samples} samples"),
+            Self::Seconds(seconds) => write!(f, "{seconds} seconds"),
+        }
+    }
+}
+
 impl Span {
     /// In samples at this rate.
     pub fn samples(self, rate: u32) -> u64 {
@@ -197,6 +222,18 @@ impl Span {
             _ => Ok(()),
         }
     }
+}
+
+/// Appends the mean of channels of one length.
+pub(crate) fn extend_by_mean<'a>(kept: &mut Vec<f32>, channels: impl ExactSizeIterator<Item = &'a [f32]>) {
+    let (before, count) = (kept.len(), channels.len() as f32);
+    for (index, channel) in channels.enumerate() {
+        match index {
+            0 => kept.extend_from_slice(channel),
+            _ => kept[before..].iter_mut().zip(channel).for_each(|(sum, x)| *sum += x),
+        }
+    }
+    kept[before..].iter_mut().for_each(|sum| *sum /= count);
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shardd_audio::decode::Truncated;
-use shardd_audio::{DecodeError, DecodeOptions, decode, info};
+use shardd_audio::{Chain, DecodeError, DecodeOptions, Input, Transform, decode, info};
+use shardd_transforms::Place;
 
 /// The system's allocator, with a count of the bytes that are taken, and of the most at one time.
 struct Counting;
@@ -41,6 +42,12 @@ const MAX_SAMPLES: u64 = 1 << 20;
 
 /// A waveform twice, while it grows; and what decoders take for themselves.
 const MOST_BYTES: usize = 3 * 4 * MAX_SAMPLES as usize + (24 << 20);
+
+/// Kernels that are made while others are kept; and what decoders take for themselves.
+const MOST_KERNELS: usize = 2 * (64 << 20) + (24 << 20);
+
+/// Of this many broken files, one goes through chains, too: kernels for a damaged rate take long.
+const TO_CHAINS: u64 = 20;
 
 const MOST_TIME: Duration = Duration::from_secs(5);
 
@@ -148,6 +155,33 @@ fn try_one(bytes: &[u8], options: &DecodeOptions, count: &mut Count) {
     }
 }
 
+/// Chains whose first operation cuts, or needs the whole.
+fn chains() -> [Transform; 2] {
+    [r#""RandomTimeCrop", "pad": true"#, r#""Vol", "gain": 0.5}, {"type": "PadOrTrim""#].map(|first| {
+        let chain: Chain = format!(
+            r#"{{"audio": {{"sample_rate": 16000, "channels": 1, "max_samples": {MAX_SAMPLES}}}, "transforms": [
+                {{"type": {first}, "length": {{"samples": 4000}}}}, {{"type": "LogMel"}}
+            ]}}"#
+        )
+        .parse()
+        .unwrap();
+        Transform::new(chain, Input::Encoded).unwrap()
+    })
+}
+
+fn try_chain(bytes: &[u8], transform: &Transform, position: u64) {
+    let mut out = vec![0; transform.bytes()];
+    let before = TAKEN.load(Relaxed);
+    MOST.store(before, Relaxed);
+    let start = Instant::now();
+    let done = transform.apply(bytes, Place { seed: 1, epoch: 2, position }, &mut out);
+    let elapsed = start.elapsed();
+    let taken = MOST.load(Relaxed).saturating_sub(before);
+    assert!(elapsed < MOST_TIME, "{elapsed:?}");
+    assert!(taken <= transform.largest() as usize + MOST_KERNELS, "{taken} bytes");
+    assert!(done.is_ok() || out.iter().all(|&byte| byte == 0));
+}
+
 /// One test, for the count of bytes is of the whole process.
 #[test]
 fn broken_files_become_errors_or_waveforms_within_the_limits() {
@@ -160,6 +194,7 @@ fn broken_files_become_errors_or_waveforms_within_the_limits() {
         ("mp3", &["stereo.mp3", "mono.mp3"]),
         ("ogg", &["stereo.ogg", "opus.ogg", "stereo.ogg"]),
     ];
+    let chains = chains();
     for (format, names) in formats {
         let files: Vec<Vec<u8>> = names.iter().map(|name| fixture(name)).collect();
         let mut random = Random(41);
@@ -173,6 +208,9 @@ fn broken_files_become_errors_or_waveforms_within_the_limits() {
             let truncated = if round % 2 == 0 { Truncated::Raise } else { Truncated::Keep };
             let options = DecodeOptions { truncated, max_samples: MAX_SAMPLES, ..DecodeOptions::default() };
             try_one(&bytes, &options, &mut count);
+            if round % TO_CHAINS == 0 {
+                chains.iter().for_each(|chain| try_chain(&bytes, chain, round));
+            }
         }
         println!("{format}: {count:?}");
     }

@@ -167,6 +167,16 @@ pub fn info(bytes: &[u8]) -> Result<Info, DecodeError> {
     })
 }
 
+/// Samples per second of the sound in `bytes`; and of each channel the samples that [`decode`] makes of it, if the file says so and
+/// another number would be an error.
+pub(crate) fn rate_and_samples(bytes: &[u8]) -> Result<(u32, Option<u64>), DecodeError> {
+    match Format::of(bytes)? {
+        // Its last page may count samples from another place than its first.
+        Format::OggVorbis => guarded(Format::OggVorbis, || vorbis::rate(bytes)).map(|rate| (rate, None)),
+        _ => info(bytes).map(|info| (info.rate, info.samples)),
+    }
+}
+
 /// Makes an error of a panic in a decoder of another crate: one file must not end a training.
 fn guarded<T>(format: Format, work: impl FnOnce() -> Result<T, DecodeError>) -> Result<T, DecodeError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))

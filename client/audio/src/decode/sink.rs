@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{DecodeError, DecodeOptions, Format, Truncated};
-use crate::waveform::Waveform;
+use crate::waveform::{Waveform, extend_by_mean};
 
 /// Whether a decoder has more to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,14 +131,7 @@ impl<'a> Sink<'a> {
             }
             return;
         }
-        let kept = &mut self.planes[0];
-        let before = kept.len();
-        kept.extend_from_slice(&planes[0][part.clone()]);
-        for plane in &planes[1..] {
-            kept[before..].iter_mut().zip(&plane[part.clone()]).for_each(|(sum, x)| *sum += x);
-        }
-        let count = planes.len() as f32;
-        kept[before..].iter_mut().for_each(|sum| *sum /= count);
+        extend_by_mean(&mut self.planes[0], planes.iter().map(|plane| &plane[part.clone()]));
     }
 
     fn fits(&self, samples: u64) -> Result<(), DecodeError> {

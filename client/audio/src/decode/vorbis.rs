@@ -42,6 +42,17 @@ pub(super) fn info(bytes: &[u8]) -> Result<Info, DecodeError> {
     Ok(Info { format: Format::OggVorbis, channels, rate, samples })
 }
 
+pub(super) fn rate(bytes: &[u8]) -> Result<u32, DecodeError> {
+    let mut pages = Pages::new(bytes);
+    let mut stream = Stream::default();
+    while let Some(page) = pages.next()? {
+        if let Some(packet) = stream.packets(&page)?.and_then(|packets| packets.into_iter().next()) {
+            return identification(&packet).map(|identification| identification.rate);
+        }
+    }
+    Err(no_header())
+}
+
 pub(super) fn read(bytes: &[u8], sink: &mut Sink<'_>) -> Result<(), DecodeError> {
     let mut pages = Pages::new(bytes);
     let mut stream = Stream::default();

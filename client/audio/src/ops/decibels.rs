@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::within;
-use crate::error::OpError;
+use crate::error::{OpError, arguments};
 use crate::math::log10;
+use crate::operation::{Operation, Planned};
+use crate::value::Kind;
 use crate::waveform::Specgram;
 
 /// The kind of numbers in a spectrogram.
@@ -53,6 +55,15 @@ impl AmplitudeToDB {
             specgram.data_mut().iter_mut().for_each(|x| *x = at_least(*x, floor));
         }
         Ok(specgram)
+    }
+}
+
+impl Operation for AmplitudeToDB {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        input.specgram()?;
+        let op = self.clone();
+        Ok(Planned::of_specgrams(input, move |specgram, _| op.apply(specgram)))
     }
 }
 

@@ -5,8 +5,10 @@ use std::f64::consts::PI;
 use serde::{Deserialize, Serialize};
 
 use super::within;
-use crate::error::OpError;
+use crate::error::{OpError, arguments};
 use crate::math::linspace;
+use crate::operation::{Operation, Planned};
+use crate::value::Kind;
 use crate::waveform::Waveform;
 
 /// The unit of a gain.
@@ -59,6 +61,15 @@ impl Vol {
             GainType::Db => libm::pow(10.0, self.gain / 20.0),
         } as f32;
         Ok(waveform.map(|x| (x * ratio).clamp(-1.0, 1.0)))
+    }
+}
+
+impl Operation for Vol {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        input.waveform()?;
+        let op = self.clone();
+        Ok(Planned::of_waveforms(input, move |waveform, _| op.apply(waveform)))
     }
 }
 
@@ -124,11 +135,8 @@ impl Fade {
     /// # Errors
     /// [`OpError::TooShort`] if a fade is longer than the waveform.
     pub fn apply(&self, mut waveform: Waveform) -> Result<Waveform, OpError> {
-        let [found, needed] = [waveform.samples(), self.fade_in_len.max(self.fade_out_len)];
-        if found < needed {
-            let way_out = "shorten `fade_in_len` and `fade_out_len`, or pad the waveform";
-            return Err(OpError::TooShort { op: "Fade", found, needed, way_out });
-        }
+        let found = waveform.samples();
+        self.long_enough(found)?;
         let shape = self.fade_shape;
         let mut factors = vec![1.0f32; found];
         for (factor, part) in factors.iter_mut().zip(linspace(0.0, 1.0, self.fade_in_len)) {
@@ -142,5 +150,24 @@ impl Fade {
             samples.iter_mut().zip(&factors).for_each(|(x, factor)| *x *= factor);
         }
         Ok(waveform)
+    }
+
+    fn long_enough(&self, found: usize) -> Result<(), OpError> {
+        let needed = self.fade_in_len.max(self.fade_out_len);
+        if found < needed {
+            let way_out = "shorten `fade_in_len` and `fade_out_len`, or pad the waveform";
+            return Err(OpError::TooShort { op: "Fade", found, needed, way_out });
+        }
+        Ok(())
+    }
+}
+
+impl Operation for Fade {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        if let Some(samples) = input.waveform()?.1 {
+            self.long_enough(samples).map_err(|error| error.reason())?;
+        }
+        let op = self.clone();
+        Ok(Planned::of_waveforms(input, move |waveform, _| op.apply(waveform)))
     }
 }

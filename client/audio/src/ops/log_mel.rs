@@ -6,6 +6,8 @@ use super::decibels::{at_least, maximum};
 use super::mel::{MelSpectrogram, MelSpectrogramPlan, Norm, Scale};
 use crate::error::OpError;
 use crate::math::log10;
+use crate::operation::{Operation, Planned};
+use crate::value::Kind;
 use crate::waveform::{Specgram, Waveform};
 
 /// The log-mel spectrogram of Whisper (Radford et al., "Robust speech recognition via large-scale weak supervision", 2022).
@@ -77,6 +79,19 @@ pub struct LogMelPlan {
 }
 
 impl LogMelPlan {
+    /// Frames of a waveform of this many samples.
+    ///
+    /// # Errors
+    /// [`OpError::TooShort`] where torch refuses a waveform for its length.
+    pub fn frames(&self, samples: usize) -> Result<usize, OpError> {
+        self.mel.frames(samples).map(|frames| frames - 1)
+    }
+
+    /// Bins of a frame.
+    pub fn bins(&self) -> usize {
+        self.mel.bins()
+    }
+
     /// The log-mel spectrogram.
     ///
     /// # Errors
@@ -87,5 +102,14 @@ impl LogMelPlan {
         let floor = maximum(made.data()) - 8.0;
         made.data_mut().iter_mut().for_each(|x| *x = (at_least(*x, floor) + 4.0) / 4.0);
         Ok(made)
+    }
+}
+
+impl Operation for LogMel {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        let plan = self.plan().map_err(|error| error.reason())?;
+        let samples = input.waveform_at("sample_rate", self.sample_rate)?;
+        let kind = input.to_specgram("LogMel", plan.bins(), samples, |samples| plan.frames(samples))?;
+        Ok(Planned::to_specgrams(kind, move |waveform| plan.apply(waveform)))
     }
 }

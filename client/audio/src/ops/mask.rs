@@ -4,7 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::within;
 use crate::draw::Draw;
-use crate::error::OpError;
+use crate::error::{OpError, arguments};
+use crate::operation::{Operation, Planned};
+use crate::value::Kind;
 use crate::waveform::Specgram;
 
 /// The direction along which a mask has a width.
@@ -97,6 +99,14 @@ impl FrequencyMasking {
     }
 }
 
+impl Operation for FrequencyMasking {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        input.specgram()?;
+        let op = self.clone();
+        Ok(Planned::of_specgrams(input, move |specgram, at| op.apply(specgram, &mut at.draws())))
+    }
+}
+
 /// `torchaudio.transforms.TimeMasking`: sets neighbouring frames to 0.
 ///
 /// Draws as [`FrequencyMasking`], for frames. If `p` is under 1, the bound of the width is at most `floor(frames * p)`.
@@ -139,6 +149,15 @@ impl TimeMasking {
         let Self { time_mask_param: param, iid_masks: iid, p } = *self;
         Mask { axis: Axis::Time, param, iid, p, value: 0.0 }.apply(&mut specgram, draw);
         Ok(specgram)
+    }
+}
+
+impl Operation for TimeMasking {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        input.specgram()?;
+        let op = self.clone();
+        Ok(Planned::of_specgrams(input, move |specgram, at| op.apply(specgram, &mut at.draws())))
     }
 }
 
@@ -194,6 +213,15 @@ impl SpecAugment {
             mask(Axis::Frequency, self.freq_mask_param).apply(&mut specgram, draw);
         }
         Ok(specgram)
+    }
+}
+
+impl Operation for SpecAugment {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        input.specgram()?;
+        let op = self.clone();
+        Ok(Planned::of_specgrams(input, move |specgram, at| op.apply(specgram, &mut at.draws())))
     }
 }
 

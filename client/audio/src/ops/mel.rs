@@ -7,7 +7,9 @@ use super::spectrogram::{Normalized, PadMode, Spectrogram, WindowFn, check_range
 use crate::error::OpError;
 use crate::fft::{LANES, Lanes};
 use crate::math::linspace;
+use crate::operation::{Operation, Planned};
 use crate::stft::Stft;
+use crate::value::Kind;
 use crate::waveform::{Specgram, Waveform};
 
 /// The most filters, and the most bins of a filter bank.
@@ -99,6 +101,21 @@ impl MelScale {
     /// As [`plan`](Self::plan) and [`MelScalePlan::apply`].
     pub fn apply(&self, specgram: &Specgram) -> Result<Specgram, OpError> {
         self.plan()?.apply(specgram)
+    }
+}
+
+impl Operation for MelScale {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        let plan = self.plan().map_err(|error| error.reason())?;
+        let (found, frames) = input.specgram()?;
+        if found != self.n_stft {
+            return Err(format!(
+                "is set to {} bins and gets {found}: set `n_stft` to n_fft / 2 + 1 of the spectrogram",
+                self.n_stft
+            ));
+        }
+        let kind = input.to_specgram("MelScale", self.n_mels, frames, Ok)?;
+        Ok(Planned::of_specgrams(kind, move |specgram, _| plan.apply(&specgram)))
     }
 }
 
@@ -356,7 +373,7 @@ impl MelSpectrogram {
     pub(crate) fn plan_for(&self, op: &'static str) -> Result<MelSpectrogramPlan, OpError> {
         self.check().map_err(OpError::argument(op))?;
         let bank = FilterBank::new(&self.mel_scale());
-        let stft = Stft::new(op, &self.spectrogram());
+        let stft = Stft::new(op, self.spectrogram().framing());
         Ok(MelSpectrogramPlan { op, sample_rate: self.sample_rate, stft, bank })
     }
 
@@ -379,6 +396,19 @@ pub struct MelSpectrogramPlan {
 }
 
 impl MelSpectrogramPlan {
+    /// Frames of a waveform of this many samples.
+    ///
+    /// # Errors
+    /// [`OpError::TooShort`] where torch refuses a waveform for its length.
+    pub fn frames(&self, samples: usize) -> Result<usize, OpError> {
+        self.stft.frames(samples)
+    }
+
+    /// Bins of a frame.
+    pub fn bins(&self) -> usize {
+        self.bank.len()
+    }
+
     /// The mel spectrogram of each channel.
     ///
     /// # Errors
@@ -406,5 +436,15 @@ impl MelSpectrogramPlan {
             });
         }
         Ok(made)
+    }
+}
+
+impl Operation for MelSpectrogram {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        let plan = self.plan().map_err(|error| error.reason())?;
+        let samples = input.waveform_at("sample_rate", self.sample_rate)?;
+        let kind =
+            input.to_specgram("MelSpectrogram", plan.bins(), samples, |samples| plan.frames(samples))?;
+        Ok(Planned::to_specgrams(kind, move |waveform| plan.apply(waveform)))
     }
 }

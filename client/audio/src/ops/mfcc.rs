@@ -11,6 +11,8 @@ use super::{between, decibels};
 use crate::error::OpError;
 use crate::fft::{LANES, Lanes};
 use crate::math::ln;
+use crate::operation::{Operation, Planned};
+use crate::value::Kind;
 use crate::waveform::{Specgram, Waveform};
 
 /// The norm of the cosine transform.
@@ -209,6 +211,19 @@ pub struct MfccPlan {
 }
 
 impl MfccPlan {
+    /// Frames of a waveform of this many samples.
+    ///
+    /// # Errors
+    /// [`OpError::TooShort`] where torch refuses a waveform for its length.
+    pub fn frames(&self, samples: usize) -> Result<usize, OpError> {
+        self.mel.frames(samples)
+    }
+
+    /// Bins of a frame.
+    pub fn bins(&self) -> usize {
+        self.n_mfcc
+    }
+
     /// The coefficients of each channel.
     ///
     /// # Errors
@@ -227,6 +242,15 @@ impl MfccPlan {
             transform(&self.cosines, n_mels, mel.channel_mut(channel), made.channel_mut(channel), frames);
         }
         Ok(made)
+    }
+}
+
+impl Operation for MFCC {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        let plan = self.plan().map_err(|error| error.reason())?;
+        let samples = input.waveform_at("sample_rate", self.sample_rate)?;
+        let kind = input.to_specgram("MFCC", plan.bins(), samples, |samples| plan.frames(samples))?;
+        Ok(Planned::to_specgrams(kind, move |waveform| plan.apply(waveform)))
     }
 }
 

@@ -1,4 +1,5 @@
-//! The operations, with the names, arguments and defaults of torchaudio.transforms.
+//! The operations, with the names, arguments and defaults of torchaudio.transforms. Those that torchaudio does not have are
+//! `RandomTimeCrop`, `PadOrTrim`, `LogMel`, `Normalize`, `ToDtype` and `Identity`.
 
 pub mod crop;
 pub mod decibels;
@@ -8,10 +9,11 @@ pub mod mask;
 pub mod mel;
 pub mod mfcc;
 pub mod mu_law;
+pub mod numbers;
 pub mod resample;
 pub mod spectrogram;
 
-pub use crop::RandomTimeCrop;
+pub use crop::{PadOrTrim, RandomTimeCrop};
 pub use decibels::AmplitudeToDB;
 pub use gain::{Fade, Vol};
 pub use log_mel::LogMel;
@@ -19,6 +21,7 @@ pub use mask::{FrequencyMasking, SpecAugment, TimeMasking};
 pub use mel::{MelScale, MelSpectrogram};
 pub use mfcc::{MFCC, MelKwargs};
 pub use mu_law::MuLawEncoding;
+pub use numbers::{Identity, Normalize, ToDtype};
 pub use resample::Resample;
 pub use spectrogram::Spectrogram;
 

@@ -1,9 +1,12 @@
 //! Companding to few levels.
 
 use serde::{Deserialize, Serialize};
+use shardd_transforms::Dtype;
 
 use super::between;
-use crate::error::OpError;
+use crate::error::{OpError, arguments};
+use crate::operation::{Operation, Planned};
+use crate::value::{Form, Kind};
 use crate::waveform::Waveform;
 
 /// `torchaudio.transforms.MuLawEncoding`: levels of a logarithmic scale (ITU-T G.711 without its table).
@@ -42,6 +45,23 @@ impl MuLawEncoding {
             ((companded + 1.0) / 2.0 * mu + 0.5) as i64
         };
         Ok(waveform.channels().iter().map(|samples| samples.iter().map(level).collect()).collect())
+    }
+}
+
+impl Operation for MuLawEncoding {
+    /// Levels are `uint8` if there are 256 or fewer, and else `float32`.
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        let (_, samples) = input.waveform()?;
+        let dtype = if self.quantization_channels <= 256 { Dtype::Uint8 } else { Dtype::Float32 };
+        let kind = Kind { form: Form::Levels { samples }, dtype, ..input };
+        let op = self.clone();
+        Ok(Planned::of_waveforms(kind, move |waveform, _| {
+            let levels = op.apply(&waveform)?.into_iter();
+            // Levels below 2^23 are exact floats.
+            let channels = levels.map(|channel| channel.into_iter().map(|level| level as f32).collect());
+            Ok(Waveform::with(channels.collect(), waveform.rate()))
+        }))
     }
 }
 

@@ -1,12 +1,16 @@
 //! Another number of samples per second.
 
 use std::f64::consts::PI;
+use std::ops::Range;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 
 use super::{between, within};
-use crate::error::{OpError, fits};
+use crate::error::{OpError, arguments, fits};
 use crate::math::bessel_i0;
+use crate::operation::{Operation, Planned};
+use crate::value::{Form, Kind, Value};
 use crate::waveform::Waveform;
 
 /// Products that are summed side by side.
@@ -14,6 +18,9 @@ const LANES: usize = 8;
 
 /// The most numbers of all kernels: 64 MiB.
 const MOST_TAPS: usize = 1 << 24;
+
+/// The most rates whose kernels are kept.
+const MOST_KEPT: usize = 64;
 
 /// The window of the sinc function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,14 +222,50 @@ impl Resampler {
     /// [`OpError::Rate`] for a waveform of another rate than the kernels', [`OpError::TooLarge`].
     pub fn apply(&self, waveform: &Waveform) -> Result<Waveform, OpError> {
         waveform.expect_rate("Resample", "orig_freq", self.orig_freq)?;
-        if self.orig_freq == self.new_freq {
+        if self.is_identity() {
             return Ok(waveform.clone());
         }
-        let samples = (waveform.samples() as u128 * self.new as u128).div_ceil(self.orig as u128);
-        let samples = usize::try_from(samples).unwrap_or(usize::MAX);
+        let samples = usize::try_from(self.samples(waveform.samples() as u64)).unwrap_or(usize::MAX);
         fits("Resample", [waveform.channels().len(), samples, 1])?;
         let channels = waveform.channels().iter().map(|channel| self.channel(channel, samples));
         Ok(Waveform::with(channels.collect(), self.new_freq))
+    }
+
+    /// As [`apply`](Self::apply), without a copy of a waveform that has the new rate.
+    pub(crate) fn apply_to(&self, waveform: Waveform) -> Result<Waveform, OpError> {
+        if self.is_identity() && waveform.rate() == self.orig_freq {
+            return Ok(waveform);
+        }
+        self.apply(&waveform)
+    }
+
+    fn is_identity(&self) -> bool {
+        self.orig_freq == self.new_freq
+    }
+
+    /// Samples that it makes of this many.
+    pub(crate) fn samples(&self, samples: u64) -> u64 {
+        let made = (u128::from(samples) * self.new as u128).div_ceil(self.orig as u128);
+        u64::try_from(made).unwrap_or(u64::MAX)
+    }
+
+    /// The samples from which a part of the new ones is made: [`apply`](Self::apply) makes of them, from the sample with this
+    /// number on, the same as of the whole. Beyond the last sample the waveform may end.
+    pub(crate) fn needs(&self, part: &Range<u64>) -> (Range<u64>, u64) {
+        if self.is_identity() || part.is_empty() {
+            return (part.clone(), 0);
+        }
+        let [orig, new] = [self.orig, self.new].map(|count| count as u64);
+        // Whole periods, so that each sample is made by the same kernel.
+        let periods = part.start / new..(part.end - 1) / new + 1;
+        let first = (periods.start * orig).saturating_sub(self.margin as u64) / orig;
+        let end = periods.end.saturating_mul(orig).saturating_add(self.taps as u64);
+        (first * orig..end, part.start - first * new)
+    }
+
+    /// Numbers of the kernels.
+    fn numbers(&self) -> usize {
+        self.kernels.len()
     }
 
     fn channel(&self, input: &[f32], samples: usize) -> Vec<f32> {
@@ -252,4 +295,112 @@ fn dot(inputs: &[f32], kernel: &[f32]) -> f32 {
     }
     let [a, b, c, d, e, f, g, h] = sums;
     ((a + e) + (c + g)) + ((b + f) + (d + h))
+}
+
+impl Operation for Resample {
+    /// The kernels for a known rate are made at once, those for the rates of files when one comes.
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        self.check().map_err(|detail| arguments(&detail))?;
+        let (rate, samples) = input.waveform()?;
+        if let (Some(found), Some(expected)) = (rate, self.orig_freq)
+            && found != expected
+        {
+            return Err(other_rate(expected, found));
+        }
+        let resamplers = Arc::new(Resamplers::new(self.clone()));
+        let samples = match rate {
+            Some(rate) => {
+                let resampler = resamplers.of(rate).map_err(|error| error.reason())?;
+                samples
+                    .map(|samples| usize::try_from(resampler.samples(samples as u64)).unwrap_or(usize::MAX))
+            }
+            None => None,
+        };
+        fits("Resample", [input.channels.unwrap_or(1), samples.unwrap_or(1), 1])
+            .map_err(|error| error.reason())?;
+        let kind = Kind { form: Form::Waveform { rate: Some(self.new_freq), samples }, ..input };
+        Ok(Planned::new(kind, move |value, _| {
+            let Value::Waveform(waveform) = value else {
+                unreachable!("a checked chain gives this operation waveforms")
+            };
+            let rate = waveform.rate();
+            if let Some(expected) = resamplers.settings.orig_freq.filter(|expected| *expected != rate) {
+                return Err(other_rate(expected, rate));
+            }
+            let resampler = resamplers.of(rate).map_err(|error| error.reason())?;
+            let made = resampler.apply_to(waveform).map_err(|error| error.reason())?;
+            Ok(Value::Waveform(made))
+        }))
+    }
+}
+
+fn other_rate(expected: u32, found: u32) -> String {
+    format!(
+        "is set to sounds of {expected} Hz and gets {found} Hz: leave `orig_freq` out, or set it to {found}"
+    )
+}
+
+/// The kernels of a [`Resample`] for waveforms of several rates: at most 64 MiB of them, those that were used last. For any
+/// number of threads.
+#[derive(Debug)]
+pub(crate) struct Resamplers {
+    settings: Resample,
+    /// Those that were used last come last.
+    kept: Mutex<Vec<(u32, Arc<Resampler>)>>,
+}
+
+impl Resamplers {
+    /// For arguments that were checked.
+    pub(crate) fn new(settings: Resample) -> Self {
+        Self { settings, kept: Mutex::default() }
+    }
+
+    /// The kernels for waveforms of a rate.
+    ///
+    /// # Errors
+    /// [`OpError::Argument`] for a rate whose kernels are over 64 MiB.
+    pub(crate) fn of(&self, rate: u32) -> Result<Arc<Resampler>, OpError> {
+        if let Some(found) = self.find(rate) {
+            return Ok(found);
+        }
+        // Without the lock: other threads need not wait, and kernels that two of them make are the same.
+        let made = Arc::new(self.settings.plan(rate)?);
+        if let Some(found) = self.find(rate) {
+            return Ok(found);
+        }
+        let mut kept = self.kept();
+        kept.push((rate, Arc::clone(&made)));
+        let mut numbers: usize = kept.iter().map(|(_, kernels)| kernels.numbers()).sum();
+        let mut dropped = 0;
+        while numbers > MOST_TAPS || kept.len() - dropped > MOST_KEPT {
+            numbers -= kept[dropped].1.numbers();
+            dropped += 1;
+        }
+        kept.drain(..dropped);
+        Ok(made)
+    }
+
+    fn find(&self, rate: u32) -> Option<Arc<Resampler>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(known, _)| *known == rate)?;
+        kept[at..].rotate_left(1);
+        kept.last().map(|(_, found)| Arc::clone(found))
+    }
+
+    /// The rates whose kernels are kept, that of the last use last.
+    #[cfg(test)]
+    pub(crate) fn kept_rates(&self) -> Vec<u32> {
+        self.kept().iter().map(|(rate, _)| *rate).collect()
+    }
+
+    /// Numbers of all kernels that are kept.
+    #[cfg(test)]
+    pub(crate) fn kept_numbers(&self) -> usize {
+        self.kept().iter().map(|(_, kernels)| kernels.numbers()).sum()
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Vec<(u32, Arc<Resampler>)>> {
+        // A thread that panicked left whole entries.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }

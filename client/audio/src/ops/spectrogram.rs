@@ -4,9 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use super::{between, within};
 use crate::error::OpError;
-use crate::math::turn;
-use crate::stft::Stft;
+use crate::operation::{Operation, Planned};
+use crate::stft::{Framing, Stft};
+use crate::value::Kind;
 use crate::waveform::{Specgram, Waveform};
+
+pub use crate::stft::{Normalized, PadMode, WindowFn};
 
 /// The longest frame, in samples.
 pub(crate) const LONGEST_FRAME: usize = 1 << 16;
@@ -53,102 +56,22 @@ impl Default for Spectrogram {
     }
 }
 
-/// A window, periodic as those of torch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum WindowFn {
-    /// `torch.hann_window`.
-    #[default]
-    #[serde(rename = "hann_window", alias = "hann")]
-    Hann,
-    /// `torch.hamming_window`.
-    #[serde(rename = "hamming_window", alias = "hamming")]
-    Hamming,
-}
-
-impl WindowFn {
-    /// The values of a window of this length.
-    pub(crate) fn values(self, len: usize) -> Vec<f32> {
-        let [offset, scale] = match self {
-            Self::Hann => [0.5, 0.5],
-            Self::Hamming => [0.54, 0.46],
-        };
-        if len == 1 {
-            return vec![1.0];
-        }
-        (0..len).map(|at| (offset - scale * turn(at as u64, len as u64)[0]) as f32).collect()
-    }
-}
-
-/// The norm by which a transform is divided.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "NormalizedForm", into = "NormalizedForm")]
-pub enum Normalized {
-    /// `true`: that of the window; `false`: none.
-    Flag(bool),
-    /// `"window"`: the root of the sum of the window's squares.
-    Window,
-    /// `"frame_length"`: the root of `n_fft`.
-    FrameLength,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(untagged)]
-enum NormalizedForm {
-    Flag(bool),
-    Name(NormalizedName),
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum NormalizedName {
-    Window,
-    FrameLength,
-}
-
-impl From<NormalizedForm> for Normalized {
-    fn from(form: NormalizedForm) -> Self {
-        match form {
-            NormalizedForm::Flag(flag) => Self::Flag(flag),
-            NormalizedForm::Name(NormalizedName::Window) => Self::Window,
-            NormalizedForm::Name(NormalizedName::FrameLength) => Self::FrameLength,
-        }
-    }
-}
-
-impl From<Normalized> for NormalizedForm {
-    fn from(normalized: Normalized) -> Self {
-        match normalized {
-            Normalized::Flag(flag) => Self::Flag(flag),
-            Normalized::Window => Self::Name(NormalizedName::Window),
-            Normalized::FrameLength => Self::Name(NormalizedName::FrameLength),
-        }
-    }
-}
-
-/// From where the samples beyond the ends come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PadMode {
-    /// Mirrored at the outermost sample, which is not repeated.
-    #[default]
-    Reflect,
-    /// Zeros.
-    Constant,
-    /// The outermost sample.
-    Replicate,
-    /// From the other end.
-    Circular,
-}
-
 impl Spectrogram {
     /// Samples of the window.
-    pub(crate) fn window_len(&self) -> usize {
+    fn window_len(&self) -> usize {
         self.win_length.unwrap_or(self.n_fft)
     }
 
     /// Samples from a frame to the next.
-    pub(crate) fn hop(&self) -> usize {
+    fn hop(&self) -> usize {
         self.hop_length.unwrap_or(self.window_len() / 2)
+    }
+
+    /// The same with all defaults filled in.
+    pub(crate) fn framing(&self) -> Framing {
+        let &Self { n_fft, pad, window_fn, power, normalized, center, pad_mode, .. } = self;
+        let (win_length, hop) = (self.window_len(), self.hop());
+        Framing { n_fft, win_length, hop, pad, window_fn, power, normalized, center, pad_mode }
     }
 
     /// Whether the arguments can be used.
@@ -172,7 +95,7 @@ impl Spectrogram {
     /// [`OpError::Argument`] as [`check`](Self::check).
     pub fn plan(&self) -> Result<SpectrogramPlan, OpError> {
         self.check().map_err(OpError::argument("Spectrogram"))?;
-        Ok(SpectrogramPlan { stft: Stft::new("Spectrogram", self) })
+        Ok(SpectrogramPlan { stft: Stft::new("Spectrogram", self.framing()) })
     }
 
     /// As [`SpectrogramPlan::apply`], with tables that are made for this call.
@@ -191,6 +114,19 @@ pub struct SpectrogramPlan {
 }
 
 impl SpectrogramPlan {
+    /// Frames of a waveform of this many samples.
+    ///
+    /// # Errors
+    /// [`OpError::TooShort`] where torch refuses a waveform for its length.
+    pub fn frames(&self, samples: usize) -> Result<usize, OpError> {
+        self.stft.frames(samples)
+    }
+
+    /// Bins of a frame.
+    pub fn bins(&self) -> usize {
+        self.stft.bins()
+    }
+
     /// The spectrogram of each channel.
     ///
     /// # Errors
@@ -207,6 +143,15 @@ impl SpectrogramPlan {
             });
         }
         Ok(made)
+    }
+}
+
+impl Operation for Spectrogram {
+    fn plan(&self, input: Kind) -> Result<Planned, String> {
+        let plan = self.plan().map_err(|error| error.reason())?;
+        let samples = input.waveform()?.1;
+        let kind = input.to_specgram("Spectrogram", plan.bins(), samples, |samples| plan.frames(samples))?;
+        Ok(Planned::to_specgrams(kind, move |waveform| plan.apply(waveform)))
     }
 }
 

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 
+use super::crop::{Anchor, Padding};
 use super::spectrogram::{Normalized, PadMode};
 use super::*;
 use crate::draw::Draw;
@@ -89,7 +90,7 @@ fn waveforms_that_torch_refuses_are_refused_with_a_way_out() {
 fn results_over_the_limit_are_refused_before_they_take_memory() {
     let wide = Spectrogram { n_fft: 1 << 16, hop_length: Some(1), ..Spectrogram::default() };
     assert!(matches!(wide.apply(&noise(100_000, 1)), Err(OpError::TooLarge { .. })));
-    let crop = RandomTimeCrop { length: Span::Samples(1 << 40), pad: true };
+    let crop = RandomTimeCrop { length: Span::Samples(1 << 40), pad: true, pad_mode: Padding::Constant };
     assert!(matches!(crop.apply(noise(9, 1), &mut Fixed(vec![0.0], 0)), Err(OpError::TooLarge { .. })));
     let up = Resample { new_freq: 4_000_000_000, ..Resample::default() };
     assert!(matches!(up.apply(&noise(100, 1)), Err(OpError::TooLarge { .. } | OpError::Argument { .. })));
@@ -141,11 +142,36 @@ fn a_crop_is_where_its_number_says() {
     // floor(0.99 * (9 - 4 + 1)) = 5.
     let cut = crop.apply(ramp.clone(), &mut Fixed(vec![0.99], 0)).unwrap();
     assert_eq!(cut.channels()[0], [5.0, 6.0, 7.0, 8.0]);
-    let mut long = RandomTimeCrop { length: Span::Samples(11), pad: false };
+    let mut long = RandomTimeCrop { length: Span::Samples(11), pad: false, pad_mode: Padding::Constant };
     assert!(long.apply(ramp.clone(), &mut Fixed(vec![0.99], 0)).is_err());
     long.pad = true;
     let padded = long.apply(ramp, &mut Fixed(vec![0.99], 0)).unwrap();
     assert_eq!(padded.channels()[0][8..], [8.0, 0.0, 0.0]);
+}
+
+#[test]
+fn a_waveform_is_padded_or_trimmed_at_its_end_or_around_its_middle() {
+    let made = |samples: u8, arguments: &str| {
+        let op: PadOrTrim = of(&format!(r#"{{"length": {{"samples": 6}}, {arguments}}}"#));
+        let ramp = Waveform::new(vec![(1..=samples).map(f32::from).collect()], 8).unwrap();
+        op.apply(ramp).map(|made| made.channels()[0].clone())
+    };
+    let (start, center) = (r#""anchor": "start""#, r#""anchor": "center""#);
+    let repeated = |anchor: &str| format!(r#"{anchor}, "pad_mode": "circular""#);
+    for cut in [made(9, start), made(9, &repeated(start))] {
+        assert_eq!(cut.unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    }
+    assert_eq!(made(9, center).unwrap(), [2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
+    assert_eq!(made(3, start).unwrap(), [1.0, 2.0, 3.0, 0.0, 0.0, 0.0]);
+    assert_eq!(made(3, center).unwrap(), [0.0, 1.0, 2.0, 3.0, 0.0, 0.0]);
+    assert_eq!(made(4, &repeated(start)).unwrap(), [1.0, 2.0, 3.0, 4.0, 1.0, 2.0]);
+    assert_eq!(made(3, &repeated(center)).unwrap(), [3.0, 1.0, 2.0, 3.0, 1.0, 2.0]);
+    assert_eq!(made(6, &repeated(center)).unwrap(), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert_eq!(made(0, start).unwrap(), [0.0; 6]);
+    assert!(matches!(made(0, &repeated(start)), Err(OpError::TooShort { .. })));
+    let huge =
+        PadOrTrim { length: Span::Samples(1 << 40), anchor: Anchor::Start, pad_mode: Padding::Constant };
+    assert!(matches!(huge.apply(noise(9, 1)), Err(OpError::TooLarge { .. })));
 }
 
 #[test]
@@ -197,7 +223,7 @@ proptest! {
 
     #[test]
     fn a_crop_is_a_part_of_its_waveform(samples in 0usize..100, length in 1u64..120, u in 0.0f64..1.0) {
-        let crop = RandomTimeCrop { length: Span::Samples(length), pad: true };
+        let crop = RandomTimeCrop { length: Span::Samples(length), pad: true, pad_mode: Padding::Constant };
         let waveform = noise(samples, 8000);
         let [first, kept] = crop.place(samples, 8000, &mut Fixed(vec![u], 0));
         let cut = crop.apply(waveform.clone(), &mut Fixed(vec![u], 0)).unwrap();
