@@ -13,10 +13,13 @@ use serde::Serialize;
 use shardd_api::lookup::{self, Found, LookupError, Step};
 use shardd_plan::{Plan, SampleNo};
 use shardd_store::catalog::{Catalog, CatalogError};
+use shardfmt::row::Fresh;
 use shardfmt::{
     Digest, ManifestError, ManifestFile, RowCodec, RowDigest, RowError, Shard, ShardEntry, ShardError,
     ShardId, Sidecar,
 };
+
+use crate::loader::{Failed, LoadError, Transformed, Transforms};
 
 /// The cost of a request besides its payload, in bytes: a shard of which much is needed in many pieces is
 /// read whole.
@@ -53,7 +56,14 @@ pub struct Replay<'a> {
     plan: &'a Plan,
     manifest: &'a ManifestFile,
     codec: RowCodec,
+    transforms: Option<Transforming>,
     shards: BTreeMap<u32, (ShardEntry, Sidecar)>,
+}
+
+/// The transforms of a loader, and the rows that they make.
+struct Transforming {
+    transformed: Transformed,
+    codec: RowCodec,
 }
 
 /// The rows of one virtual rank in a step.
@@ -63,10 +73,22 @@ pub struct MicroBatch {
     pub virtual_rank: u32,
     /// The rows, by position.
     pub rows: Vec<Row>,
-    /// Their values, in that order: what a loader gave.
+    /// Their values, in that order: what a loader gave. With transforms, those that it left out are missing.
     pub batch: RecordBatch,
-    /// BLAKE3 of the canonical bytes of the rows, one after the other.
+    /// BLAKE3 of the canonical bytes of the stored rows, one after the other.
     pub digest: Digest,
+    /// The same of the rows of `batch`, if transforms made them.
+    pub transformed: Option<Digest>,
+    /// The rows that could not be decoded or changed.
+    pub failed: Vec<Failed>,
+}
+
+impl MicroBatch {
+    /// The rows of `batch`.
+    pub fn given(&self) -> impl Iterator<Item = &Row> {
+        let is_skipped = |at: usize| self.failed.iter().any(|failed| failed.row == at && failed.skipped);
+        self.rows.iter().enumerate().filter(move |(at, _)| !is_skipped(*at)).map(|(_, row)| row)
+    }
 }
 
 /// One row of a micro-batch.
@@ -98,6 +120,9 @@ pub enum ReplayError {
     /// Rows that cannot be put together.
     #[error(transparent)]
     Row(#[from] RowError),
+    /// The transforms do not fit the columns, or a sample cannot be changed.
+    #[error(transparent)]
+    Transforms(#[from] LoadError),
     /// The store has other bytes than were ingested. Mend the shard.
     #[error(
         "row {row} of shard {shard} is not what the manifest says: `shardctl verify --repair` mends what can be mended"
@@ -116,12 +141,23 @@ impl<'a> Replay<'a> {
         manifest: &'a ManifestFile,
     ) -> Result<Self, ReplayError> {
         let codec = RowCodec::new(manifest.schema().clone())?;
-        Ok(Self { catalog, plan, manifest, codec, shards: BTreeMap::new() })
+        Ok(Self { catalog, plan, manifest, codec, transforms: None, shards: BTreeMap::new() })
+    }
+
+    /// Gives the samples as a loader does that has these transforms: pictures and sounds with the same numbers.
+    ///
+    /// # Errors
+    /// [`ReplayError::Transforms`] if they do not fit the columns.
+    pub fn with_transforms(mut self, transforms: &Transforms) -> Result<Self, ReplayError> {
+        let transformed = Transformed::new(transforms, self.codec.schema(), self.plan.document().seed)?;
+        let codec = RowCodec::new(transformed.schema().clone())?;
+        self.transforms = Some(Transforming { transformed, codec });
+        Ok(self)
     }
 
     /// The columns of every batch.
     pub fn schema(&self) -> &SchemaRef {
-        self.codec.schema()
+        self.transforms.as_ref().map_or(&self.codec, |transforms| &transforms.codec).schema()
     }
 
     /// What `rank` of the world of `step` was given for it: a micro-batch for each of its virtual ranks.
@@ -139,10 +175,16 @@ impl<'a> Replay<'a> {
             let virtual_rank = found.virtual_rank.expect("it is known how many there are");
             of_rank.entry(virtual_rank).or_default().push((found, row));
         }
-        of_rank.into_iter().map(|(virtual_rank, rows)| self.micro_batch(virtual_rank, rows)).collect()
+        let micro_batch = |(virtual_rank, rows)| self.micro_batch(step.epoch, virtual_rank, rows);
+        of_rank.into_iter().map(micro_batch).collect()
     }
 
-    fn micro_batch(&self, virtual_rank: u32, rows: Vec<(Found, Vec<u8>)>) -> Result<MicroBatch, ReplayError> {
+    fn micro_batch(
+        &self,
+        epoch: u32,
+        virtual_rank: u32,
+        rows: Vec<(Found, Vec<u8>)>,
+    ) -> Result<MicroBatch, ReplayError> {
         let batch = self.codec.decode(rows.iter().map(|(_, bytes)| bytes.as_slice()))?;
         let mut hasher = blake3::Hasher::new();
         for (_, bytes) in &rows {
@@ -150,7 +192,16 @@ impl<'a> Replay<'a> {
         }
         let digest = Digest(*hasher.finalize().as_bytes());
         let row = |(found, bytes): (Found, Vec<u8>)| Row { found, digest: RowDigest::of(&bytes) };
-        Ok(MicroBatch { virtual_rank, rows: rows.into_iter().map(row).collect(), batch, digest })
+        let rows: Vec<Row> = rows.into_iter().map(row).collect();
+        let mut given =
+            MicroBatch { virtual_rank, rows, batch, digest, transformed: None, failed: Vec::new() };
+        if let Some(Transforming { transformed, codec }) = &self.transforms {
+            let places: Vec<(u32, u64)> = given.rows.iter().map(|row| (epoch, row.found.position)).collect();
+            let changed = transformed.apply(&given.batch, &places, &Fresh)?;
+            given.transformed = Some(digest_of(codec, &changed.batch)?);
+            (given.batch, given.failed) = (changed.batch, changed.failed);
+        }
+        Ok(given)
     }
 
     /// The canonical bytes of rows, in their order.
@@ -206,4 +257,15 @@ impl<'a> Replay<'a> {
         }
         Ok(canonical)
     }
+}
+
+/// Of the canonical bytes of all rows.
+fn digest_of(codec: &RowCodec, batch: &RecordBatch) -> Result<Digest, RowError> {
+    let (mut hasher, mut bytes) = (blake3::Hasher::new(), Vec::new());
+    for row in 0..batch.num_rows() {
+        bytes.clear();
+        codec.encode(batch, row, &mut bytes)?;
+        hasher.update(&bytes);
+    }
+    Ok(Digest(*hasher.finalize().as_bytes()))
 }

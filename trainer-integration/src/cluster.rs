@@ -9,10 +9,10 @@ use arrow::datatypes::SchemaRef;
 use shardd_api::node::NodeRecord;
 use shardd_api::protocol::{RunId, RunView};
 use shardd_api::timeline::Timeline;
-use shardd_client::loader::{Changed, Failed, LoadError, Loader, OrderId, Transformed};
+use shardd_client::loader::{Changed, Failed, LoadError, Loader, OrderId, Transformed, Transforms};
 use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::http::{Credentials, HttpClient};
-use shardd_transforms::{Chain, OnError};
+use shardd_transforms::OnError;
 use shardfmt::row::Fresh;
 use shardfmt::{Manifest, Shard, VersionId};
 use tracing::warn;
@@ -105,13 +105,13 @@ impl CatalogRows {
     ///
     /// # Errors
     /// [`LoadError`] if the transforms do not fit the columns, or would mix or leave out samples.
-    pub fn transformed(self, by: &Chain) -> Result<CatalogRows, LoadError> {
-        if by.batch.is_some() {
+    pub fn transformed(self, by: &Transforms) -> Result<CatalogRows, LoadError> {
+        if by.pictures().is_some_and(|chain| chain.batch.is_some()) {
             let message =
                 "the transforms of test data mix its samples: leave MixUp and CutMix (\"batch\") out";
             return Err(LoadError::Config(message.into()));
         }
-        if by.on_error == OnError::Skip {
+        if by.on_error() == OnError::Skip {
             let message = "every sample of the test data is counted: use \"on_error\": \"zero\" or \"raise\"";
             return Err(LoadError::Config(message.into()));
         }

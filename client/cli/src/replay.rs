@@ -12,6 +12,7 @@ use arrow::ipc::writer::FileWriter;
 use clap::{ArgGroup, Args};
 use serde::Serialize;
 use shardd_api::lookup::Step;
+use shardd_client::loader::{Failed, Transforms};
 use shardd_client::replay::{MicroBatch, Replay as Replayer, ReplayError, Row};
 use shardd_plan::Plan;
 use shardd_store::connect::Connect;
@@ -68,6 +69,10 @@ pub(crate) struct Replay {
     #[arg(long, default_value = "1")]
     steps: NonZeroU64,
 
+    /// Transforms of the training's pictures or sounds, to get the numbers that the model saw: a file of JSON, or the JSON itself
+    #[arg(long, value_name = "FILE", value_parser = Transforms::of_argument)]
+    transforms: Option<Transforms>,
+
     /// Write the rows to this Arrow IPC file, a record batch for each micro-batch, with columns that identify
     /// them
     #[arg(long, value_name = "FILE")]
@@ -95,7 +100,21 @@ struct GivenBatch<'a> {
     samples: usize,
     /// Over the canonical bytes of the rows.
     digest: Digest,
+    /// The same, of what transforms made of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    transformed: Option<Digest>,
+    /// Rows that could not be decoded or changed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    failed: Vec<FailedRow<'a>>,
     rows: &'a [Row],
+}
+
+#[derive(Serialize)]
+struct FailedRow<'a> {
+    position: u64,
+    reason: &'a str,
+    /// Whether it was left out; else it was zeros.
+    skipped: bool,
 }
 
 impl Replay {
@@ -121,6 +140,9 @@ impl Replay {
             virtual_ranks: Some(virtual_ranks),
         };
         let mut replayer = Replayer::new(&*catalog, &plan, &manifest)?;
+        if let Some(chain) = &self.transforms {
+            replayer = replayer.with_transforms(chain).map_err(Failure::wrong)?;
+        }
         let mut file = None;
         for _ in 0..self.steps.get() {
             let micro_batches = replayer.give(&step, self.rank).map_err(refused)?;
@@ -169,6 +191,16 @@ fn print(step: &Step, end: u64, rank: u32, micro_batches: &[MicroBatch], json: b
                 virtual_rank: one.virtual_rank,
                 samples: one.rows.len(),
                 digest: one.digest,
+                transformed: one.transformed,
+                failed: one
+                    .failed
+                    .iter()
+                    .map(|Failed { position, reason, skipped, .. }| FailedRow {
+                        position: *position,
+                        reason,
+                        skipped: *skipped,
+                    })
+                    .collect(),
                 rows: &one.rows,
             })
             .collect(),
@@ -194,6 +226,13 @@ fn print(step: &Step, end: u64, rank: u32, micro_batches: &[MicroBatch], json: b
             plural(one.samples as u64, "sample"),
             one.digest
         ));
+        if let Some(digest) = one.transformed {
+            page.push_str(&format!("transformed: {digest}\n"));
+        }
+        for FailedRow { position, reason, skipped } in &one.failed {
+            let remedy = if *skipped { "left out" } else { "zeros" };
+            page.push_str(&format!("position {}: {remedy}: {reason}\n", count(*position)));
+        }
         let mut table = Table::new(&["position", "sample", "shard", "row", "digest"]);
         for Row { found, digest } in one.rows {
             let (shard, row) = (found.shard.short(), count(found.row.into()));
@@ -249,10 +288,10 @@ impl StepsFile {
     }
 
     fn write(&mut self, epoch: u32, micro_batch: &MicroBatch) -> Result<(), Failure> {
-        let MicroBatch { virtual_rank, rows, batch, .. } = micro_batch;
-        let same = |value| UInt32Array::from_value(value, rows.len());
-        let positions = UInt64Array::from_iter_values(rows.iter().map(|row| row.found.position));
-        let samples = UInt64Array::from_iter_values(rows.iter().map(|row| row.found.sample));
+        let MicroBatch { virtual_rank, batch, .. } = micro_batch;
+        let same = |value| UInt32Array::from_value(value, batch.num_rows());
+        let positions = UInt64Array::from_iter_values(micro_batch.given().map(|row| row.found.position));
+        let samples = UInt64Array::from_iter_values(micro_batch.given().map(|row| row.found.sample));
         let said: [ArrayRef; 4] =
             [Arc::new(same(epoch)), Arc::new(same(*virtual_rank)), Arc::new(positions), Arc::new(samples)];
         let columns = said.into_iter().chain(batch.columns().iter().cloned()).collect();

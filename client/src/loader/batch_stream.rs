@@ -9,7 +9,6 @@ use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use shardd_api::lookup;
 use shardd_plan::{GrainNo, Plan};
-use shardd_transforms::Chain;
 use shardfmt::row::{Fresh, Rows};
 use shardfmt::{ByteSize, Grain, Manifest, PlanId};
 use tokio::sync::mpsc;
@@ -19,7 +18,7 @@ use super::order::{Order, SourceRead};
 use super::prefetch::{Prefetch, Share};
 use super::source::{Reads, Ready, RowSource};
 use super::transformed::Transformed;
-use super::{LastBatch, LoadError, Step, Steps};
+use super::{LastBatch, LoadError, Step, Steps, Transforms};
 
 /// Steps that wait in the channel to the reader.
 const WAITING: usize = 2;
@@ -76,7 +75,7 @@ pub struct BatchesConfig {
     /// How many steps; `None`: to the end of the epoch.
     pub steps: Option<u64>,
     /// Transforms of a column of pictures.
-    pub transforms: Option<Chain>,
+    pub transforms: Option<Transforms>,
 }
 
 /// The steps of a rank, as they are read.

@@ -6,11 +6,10 @@ use shardd_api::protocol::RunId;
 use shardd_plan::{PlanDocument, Take};
 use shardd_store::catalog::StorePlace;
 use shardd_store::http::Credentials;
-use shardd_transforms::Chain;
 use shardfmt::{ByteSize, PlanId};
 
 use super::order::{Cursor, OrderId};
-use super::{BatchSize, Deliveries, LastBatch};
+use super::{BatchSize, Deliveries, LastBatch, Transforms};
 use crate::shared_cache::{SharedCache, SharedCacheError};
 
 /// Where a loader's bytes come from.
@@ -203,8 +202,8 @@ pub struct LoaderConfig {
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,
-    /// The transforms of pictures, with the seed of the (first) plan unless they have one.
-    pub transforms: Option<Chain>,
+    /// The transforms of pictures or sounds, with the seed of the (first) plan unless they have one.
+    pub transforms: Option<Transforms>,
     /// How many steps are prepared ahead of the user, at least 1.
     pub read_ahead: usize,
     /// How many threads gather them, at least 1.

@@ -78,8 +78,12 @@ pub enum LoadError {
     /// Transforms that are no chain, or that do not fit the pictures.
     #[error(transparent)]
     Transforms(Box<ChainError>),
-    /// A picture that cannot be decoded or changed.
-    #[error("column {column:?} of the sample at position {position} of epoch {epoch} makes no picture")]
+    /// Transforms that do not fit the sounds.
+    #[cfg(feature = "audio")]
+    #[error(transparent)]
+    Sounds(Box<shardd_audio::ChainError>),
+    /// A picture or a sound that cannot be decoded or changed.
+    #[error("column {column:?} of the sample at position {position} of epoch {epoch} cannot be transformed")]
     Picture { column: String, epoch: u32, position: u64, source: Box<PictureError> },
     /// A label that is to be mixed, and is of no class.
     #[error(
@@ -89,7 +93,7 @@ pub enum LoadError {
     )]
     Label { column: String, epoch: u32, position: u64, label: Option<i64>, classes: u32 },
     /// Out of memory for a batch.
-    #[error("there is no memory for a batch of transformed pictures")]
+    #[error("there is no memory for a batch of transformed samples")]
     Memory { source: std::io::Error },
     /// A cursor of another order.
     #[error(
@@ -146,6 +150,8 @@ impl From<&LoadError> for Kind {
             | LoadError::Config(_)
             | LoadError::Transforms(_)
             | LoadError::OtherOrder { .. } => Self::Invalid,
+            #[cfg(feature = "audio")]
+            LoadError::Sounds(_) => Self::Invalid,
             LoadError::Shard(_)
             | LoadError::Row(_)
             | LoadError::Picture { .. }
@@ -167,6 +173,13 @@ impl From<ChainError> for LoadError {
     }
 }
 
+#[cfg(feature = "audio")]
+impl From<shardd_audio::ChainError> for LoadError {
+    fn from(error: shardd_audio::ChainError) -> Self {
+        Self::Sounds(Box::new(error))
+    }
+}
+
 impl From<MixtureError> for LoadError {
     fn from(error: MixtureError) -> Self {
         Self::Mixture(Box::new(error))
@@ -185,12 +198,16 @@ pub struct OtherColumns {
     pub(super) difference: String,
 }
 
-/// A picture could not be made.
+/// A picture or a sound could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
     /// The sample is not changed by the transforms.
     #[error("{0}; or set on_error to \"zero\" in the transforms")]
     Sample(SampleError),
+    /// The same of a sound.
+    #[cfg(feature = "audio")]
+    #[error("{0}; or set on_error to \"zero\" in the transforms")]
+    Sound(shardd_audio::SampleError),
     /// The column has no value there.
     #[error("the value is null; leave the sample out, or set on_error to \"zero\" in the transforms")]
     Missing,

@@ -7,8 +7,10 @@
 
 mod asking;
 mod batch_stream;
+mod change;
 mod clocks;
 mod columns;
+mod companions;
 mod config;
 mod delivered;
 mod direct_file;
@@ -24,6 +26,7 @@ mod order;
 mod pool;
 mod prefetch;
 mod ranks;
+mod samples;
 mod shares;
 mod soft_labels;
 mod source;
@@ -33,6 +36,7 @@ mod steps;
 mod tables;
 mod tensors;
 mod transformed;
+mod transforms;
 mod whom;
 mod workers;
 
@@ -78,6 +82,7 @@ pub use sources::Source;
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
 pub use transformed::{BFLOAT16, Changed, Failed, TRANSFORMS, Transformed};
+pub use transforms::Transforms;
 use workers::Ahead;
 
 /// One step's share of this rank.

@@ -423,7 +423,7 @@ impl Task {
 
 /// Takes the samples that are left out of a batch from its lists, too.
 fn leave_out(failed: &[Failed], positions: &mut Vec<u64>, sources: &mut Vec<SourceNo>, ends: &mut [usize]) {
-    let kept = kept(positions.len(), failed);
+    let Some(kept) = kept(positions.len(), failed) else { return };
     ends.iter_mut().for_each(|end| *end = kept[..*end].iter().filter(|kept| **kept).count());
     let mut rows = kept.iter();
     positions.retain(|_| *rows.next().unwrap_or(&true));

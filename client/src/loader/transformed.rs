@@ -1,19 +1,21 @@
-//! The columns that a chain of transforms changes, in each batch, by the threads that gather it: pictures, and the labels of
-//! pictures that are mixed.
+//! The columns that a chain of transforms changes, in each batch, by the threads that gather it: pictures or sounds, companions of
+//! pictures, and the labels of pictures that are mixed.
 
 use std::sync::Arc;
 
-use arrow::array::{
-    Array, ArrayData, ArrayRef, AsArray, BooleanArray, FixedSizeListArray, RecordBatch, make_array,
-};
+use arrow::array::{ArrayData, BooleanArray, FixedSizeListArray, RecordBatch, make_array};
 use arrow::compute::filter_record_batch;
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt8Type};
-use shardd_transforms::{Chain, ChainError, Dtype, Input, OnError, Place, Transform};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use shardd_transforms::{Dtype, Given, OnError, Place};
 use shardfmt::row::Memory;
 
+use super::change::Change;
+use super::companions::{Beside, Moving};
 use super::error::{LoadError, PictureError};
+use super::samples::Samples;
 use super::soft_labels::SoftLabels;
-use super::tensors::{metadata, refused, shape};
+use super::tensors::{metadata, refused};
+use super::transforms::Transforms;
 
 /// The metadata of a column of 16-bit numbers that are floats with 8 bits of exponent, for which Arrow has no type.
 pub const BFLOAT16: [&str; 2] = ["shardd.dtype", "bfloat16"];
@@ -24,15 +26,18 @@ pub const TRANSFORMS: &str = "shardd.transforms";
 /// A chain of transforms that fits a column.
 #[derive(Debug)]
 pub struct Transformed {
-    transform: Transform,
+    change: Change,
+    on_error: OnError,
     seed: u64,
     column: usize,
+    /// The columns that move with the pictures.
+    beside: Beside,
     /// The labels of pictures that are mixed.
     labels: Option<SoftLabels>,
     schema: SchemaRef,
 }
 
-/// A sample whose picture could not be decoded or changed, where the transforms have a remedy other than an error.
+/// A sample whose picture or sound could not be decoded or changed, where the transforms have a remedy other than an error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failed {
     /// Its row in the batch, counted before any sample was left out.
@@ -60,25 +65,24 @@ impl Transformed {
     /// A chain for batches of these columns, in an order with this seed.
     ///
     /// # Errors
-    /// [`LoadError::Transforms`] if the columns have no pictures or several of them, or the chain does not fit them.
-    pub fn new(chain: &Chain, columns: &Schema, seed: u64) -> Result<Self, LoadError> {
-        if !chain.companions.is_empty() {
-            let message = "a loader changes pictures alone: leave companions out, or move boxes, masks and key points with \
-                           shardd_transforms::Transform::apply_with";
-            return Err(LoadError::Config(message.into()));
-        }
-        let (column, input) = pictures(chain, columns)?;
-        let transform = Transform::new(chain.clone(), input)?;
-        let labels = chain.batch.as_ref().map(|mixing| SoftLabels::new(mixing, columns)).transpose()?;
+    /// [`LoadError`] if the columns have no pictures or sounds or several of them, or the transforms do not fit them.
+    pub fn new(transforms: &Transforms, columns: &Schema, seed: u64) -> Result<Self, LoadError> {
+        let (column, change) = Change::new(transforms, columns)?;
+        let beside = Beside::new(change.pictures(), columns)?;
+        let mixing = transforms.pictures().and_then(|chain| chain.batch.as_ref());
+        let labels = mixing.map(|mixing| SoftLabels::new(mixing, columns)).transpose()?;
         let mut fields = columns.fields().to_vec();
-        fields[column] = Arc::new(field(&fields[column], &transform));
+        fields[column] = Arc::new(field(&fields[column], &change));
+        for (column, field) in beside.fields() {
+            fields[column] = Arc::new(field.clone());
+        }
         if let Some(labels) = &labels {
             fields[labels.column()] = Arc::new(labels.field(columns));
         }
         let mut metadata = columns.metadata().clone();
-        metadata.insert(TRANSFORMS.to_owned(), chain.digest().to_hex().to_string());
+        metadata.insert(TRANSFORMS.to_owned(), transforms.digest());
         let schema = Arc::new(Schema::new_with_metadata(fields, metadata));
-        Ok(Self { transform, seed, column, labels, schema })
+        Ok(Self { change, on_error: transforms.on_error(), seed, column, beside, labels, schema })
     }
 
     /// The columns of transformed batches.
@@ -86,14 +90,17 @@ impl Transformed {
         &self.schema
     }
 
-    /// Bytes of a sample's picture in a batch, and of its labels, which are there twice while they are mixed.
+    /// Bytes of a sample's picture and masks in a batch, and of its labels, which are there twice while they are mixed.
     pub(crate) fn bytes(&self) -> u64 {
-        self.transform.bytes() as u64 + self.classes().map_or(0, |classes| 2 * 4 * u64::from(classes))
+        self.change.bytes() as u64
+            + self.beside.bytes()
+            + self.classes().map_or(0, |classes| 2 * 4 * u64::from(classes))
     }
 
     /// Bytes of the largest picture on its way.
     pub(crate) fn largest(&self) -> u64 {
-        self.transform.largest()
+        // A mask has a byte for each pixel, of which two pictures have several.
+        self.change.largest() + self.beside.planes() * (self.change.largest() / 2)
     }
 
     /// The classes of labels that are mixed.
@@ -112,28 +119,34 @@ impl Transformed {
         places: &[(u32, u64)],
         memory: &dyn Memory,
     ) -> Result<Changed, LoadError> {
-        let size = self.transform.bytes();
+        let size = self.change.bytes();
         let len = size.checked_mul(places.len()).ok_or_else(too_large)?;
         let mut lent = memory.lend(len).map_err(|source| LoadError::Memory { source })?;
-        let failed = self.write(batch, places, &mut lent.as_mut_slice()[..len])?;
-        let kept: Vec<bool> = kept(places.len(), &failed);
-        let rest = match failed.iter().any(|failed| failed.skipped) {
-            true => filter_record_batch(batch, &BooleanArray::from(kept.clone())).map_err(refused)?,
-            false => batch.clone(),
+        let mut beside = self.beside.of(batch, memory)?;
+        let failed = self.write(batch, places, &mut lent.as_mut_slice()[..len], &mut beside)?;
+        let kept = kept(places.len(), &failed);
+        let rest = match &kept {
+            Some(kept) => filter_record_batch(batch, &BooleanArray::from(kept.clone())).map_err(refused)?,
+            None => batch.clone(),
         };
         let len = size * rest.num_rows();
         let mut columns = rest.columns().to_vec();
+        for moved in beside {
+            let (column, array) = moved.finish()?;
+            columns[column] = array;
+        }
         if let Some(labels) = &self.labels {
+            let is_kept = |row: usize| kept.as_ref().is_none_or(|kept| kept[row]);
             let places: Vec<(u32, u64)> =
-                places.iter().zip(&kept).filter_map(|(place, kept)| kept.then_some(*place)).collect();
+                places.iter().enumerate().filter_map(|(row, place)| is_kept(row).then_some(*place)).collect();
             let mut shares = labels.shares(&rest, &places)?;
-            if let Some(&first) = places.first() {
-                self.transform.mix(self.place(first), &mut lent.as_mut_slice()[..len], &mut shares);
+            if let (Some(&first), Some(transform)) = (places.first(), self.change.pictures()) {
+                transform.mix(self.place(first), &mut lent.as_mut_slice()[..len], &mut shares);
             }
             columns[labels.column()] = labels.array(shares, memory)?;
         }
-        let numbers = ArrayData::builder(numbers(self.transform.dtype()))
-            .len(len / self.transform.dtype().size())
+        let numbers = ArrayData::builder(numbers(self.change.dtype()))
+            .len(len / self.change.dtype().size())
             .add_buffer(lent.into_buffer(len))
             .build()
             .map_err(refused)?;
@@ -153,20 +166,27 @@ impl Transformed {
         batch: &RecordBatch,
         places: &[(u32, u64)],
         pictures: &mut [u8],
+        beside: &mut [Moving<'_>],
     ) -> Result<Vec<Failed>, LoadError> {
         let samples = Samples::of(batch.column(self.column));
         let (mut written, mut failed) = (0, Vec::new());
         for (row, &(epoch, position)) in places.iter().enumerate() {
-            let picture = &mut pictures[written..][..self.transform.bytes()];
-            let done = match samples.get(row) {
-                Some(sample) => self
-                    .transform
-                    .apply(sample, self.place((epoch, position)), picture)
-                    .map_err(PictureError::Sample),
-                None => Err(PictureError::Missing),
-            };
-            let skipped = match (done, self.transform.chain().on_error) {
-                (Ok(()), _) => false,
+            let picture = &mut pictures[written..][..self.change.bytes()];
+            let given: Result<Vec<Given<'_>>, PictureError> =
+                beside.iter().map(|moving| moving.given(row)).collect();
+            let done = given.and_then(|given| {
+                let sample = samples.get(row).ok_or(PictureError::Missing)?;
+                self.change.apply(sample, &given, self.place((epoch, position)), picture)
+            });
+            let skipped = match (done, self.on_error) {
+                (Ok(companions), _) => {
+                    if let Some(companions) = companions {
+                        for (at, moving) in beside.iter_mut().enumerate() {
+                            moving.push(row, &companions, at);
+                        }
+                    }
+                    false
+                }
                 (Err(source), OnError::Raise) => {
                     let column = self.schema.field(self.column).name().clone();
                     return Err(LoadError::Picture { column, epoch, position, source: Box::new(source) });
@@ -174,11 +194,14 @@ impl Transformed {
                 (Err(source), on_error) => {
                     picture.fill(0);
                     let skipped = on_error == OnError::Skip;
+                    if !skipped {
+                        beside.iter_mut().for_each(Moving::push_none);
+                    }
                     failed.push(Failed { row, epoch, position, reason: source.to_string(), skipped });
                     skipped
                 }
             };
-            written += if skipped { 0 } else { self.transform.bytes() };
+            written += if skipped { 0 } else { self.change.bytes() };
         }
         Ok(failed)
     }
@@ -188,104 +211,20 @@ impl Transformed {
     }
 }
 
-/// Which rows of a batch of this length stay in it.
-pub(crate) fn kept(rows: usize, failed: &[Failed]) -> Vec<bool> {
+/// Which rows of a batch of this length stay in it; `None` if all do.
+pub(crate) fn kept(rows: usize, failed: &[Failed]) -> Option<Vec<bool>> {
+    if failed.iter().all(|failed| !failed.skipped) {
+        return None;
+    }
     let mut kept = vec![true; rows];
     failed.iter().filter(|failed| failed.skipped).for_each(|failed| kept[failed.row] = false);
-    kept
+    Some(kept)
 }
 
 fn too_large() -> LoadError {
     LoadError::Config(
-        "a batch of transformed pictures is larger than the memory: use smaller batches or pictures".into(),
+        "a batch of transformed samples is larger than the memory: use smaller batches or samples".into(),
     )
-}
-
-/// Where the bytes of each sample are.
-enum Samples<'a> {
-    Bytes(Box<dyn Fn(usize) -> Option<&'a [u8]> + 'a>),
-    Pixels { bytes: &'a [u8], width: usize, list: &'a FixedSizeListArray },
-}
-
-impl<'a> Samples<'a> {
-    fn of(column: &'a ArrayRef) -> Self {
-        fn present<'a>(array: &'a dyn Array, row: usize, value: &'a [u8]) -> Option<&'a [u8]> {
-            array.is_valid(row).then_some(value)
-        }
-        match column.data_type() {
-            DataType::LargeBinary => {
-                let array = column.as_binary::<i64>();
-                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
-            }
-            DataType::BinaryView => {
-                let array = column.as_binary_view();
-                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
-            }
-            DataType::FixedSizeList(_, width) => {
-                let list = column.as_fixed_size_list();
-                let bytes: &[u8] = list.values().as_primitive::<UInt8Type>().values();
-                Self::Pixels { bytes, width: *width as usize, list }
-            }
-            _ => {
-                let array = column.as_binary::<i32>();
-                Self::Bytes(Box::new(move |row| present(array, row, array.value(row))))
-            }
-        }
-    }
-
-    fn get(&self, row: usize) -> Option<&'a [u8]> {
-        match self {
-            Self::Bytes(of_row) => of_row(row),
-            Self::Pixels { bytes, width, list } => {
-                let start = list.value_offset_at(row);
-                list.is_valid(row).then(|| &bytes[start..start + width])
-            }
-        }
-    }
-}
-
-/// The column that the chain names, or the only one with pictures, and their kind.
-fn pictures(chain: &Chain, columns: &Schema) -> Result<(usize, Input), LoadError> {
-    if let Some(name) = &chain.column {
-        let column = columns.index_of(name).map_err(|_| {
-            let names: Vec<&str> = columns.fields().iter().map(|field| field.name().as_str()).collect();
-            LoadError::Config(format!(
-                "the transforms are of column {name:?}, and there are {}",
-                names.join(", ")
-            ))
-        })?;
-        return Ok((column, input(columns.field(column))?));
-    }
-    let found: Vec<(usize, Input)> = columns
-        .fields()
-        .iter()
-        .enumerate()
-        .filter_map(|(at, field)| Some((at, input(field).ok()?)))
-        .collect();
-    match found.as_slice() {
-        [one] => Ok(*one),
-        [] => {
-            Err(LoadError::Config("no column has encoded images or uint8 pixels for the transforms".into()))
-        }
-        several => {
-            let names: Vec<&str> = several.iter().map(|(at, _)| columns.field(*at).name().as_str()).collect();
-            Err(LoadError::Config(format!(
-                "transforms of one of the columns {}: name it (column)",
-                names.join(", ")
-            )))
-        }
-    }
-}
-
-fn input(field: &Field) -> Result<Input, ChainError> {
-    match field.data_type() {
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok(Input::Encoded),
-        DataType::FixedSizeList(item, _) if *item.data_type() == DataType::UInt8 => match shape(field) {
-            Some(shape) => Input::of_shape(&shape),
-            None => Err(ChainError::Input("lists of uint8 without a shape".into())),
-        },
-        other => Err(ChainError::Input(other.to_string())),
-    }
 }
 
 fn numbers(dtype: Dtype) -> DataType {
@@ -297,13 +236,13 @@ fn numbers(dtype: Dtype) -> DataType {
     }
 }
 
-/// The column of transformed pictures.
-fn field(column: &Field, transform: &Transform) -> Field {
-    let item = Arc::new(Field::new("item", numbers(transform.dtype()), false));
-    let shape = transform.shape();
+/// The column of transformed pictures or sounds.
+fn field(column: &Field, change: &Change) -> Field {
+    let item = Arc::new(Field::new("item", numbers(change.dtype()), false));
+    let shape = change.shape();
     let width = i32::try_from(shape.iter().product::<usize>()).unwrap_or(i32::MAX);
     let mut metadata = metadata(&shape);
-    if transform.dtype() == Dtype::Bfloat16 {
+    if change.dtype() == Dtype::Bfloat16 {
         metadata.insert(BFLOAT16[0].to_owned(), BFLOAT16[1].to_owned());
     }
     Field::new(column.name(), DataType::FixedSizeList(item, width), false).with_metadata(metadata)

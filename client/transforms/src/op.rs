@@ -72,6 +72,11 @@ macro_rules! operations {
                 }
             }
 
+            /// Whether it is an operation of this name, or has one inside.
+            pub fn contains(&self, name: &str) -> bool {
+                self.name() == name || self.inner().iter().any(|op| op.contains(name))
+            }
+
             pub(crate) fn operation(&self) -> &dyn Operation {
                 match self {
                     $(Self::$name(operation) => operation,)+
@@ -96,6 +101,19 @@ operations! {
     RandomHorizontalFlip, RandomInvert, RandomIoUCrop, RandomOrder, RandomPerspective, RandomPhotometricDistort, RandomPosterize,
     RandomResize, RandomResizedCrop, RandomRotation, RandomShortestSize, RandomSolarize, RandomVerticalFlip, RandomZoomOut, Resize,
     RGB, SanitizeBoundingBoxes, ScaleJitter, ToDtype, ToImage, ToPureTensor, TrivialAugmentWide,
+}
+
+impl Op {
+    /// The operations inside of it.
+    fn inner(&self) -> &[Op] {
+        match self {
+            Self::Compose(op) => &op.transforms,
+            Self::RandomApply(op) => &op.transforms,
+            Self::RandomChoice(op) => &op.transforms,
+            Self::RandomOrder(op) => &op.transforms,
+            _ => &[],
+        }
+    }
 }
 
 fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -> Result<T, String> {

@@ -191,6 +191,11 @@ impl Transform {
         self.chain.layout.shape([height, width, self.output.channels])
     }
 
+    /// Height and width of a picture in a batch.
+    pub fn size(&self) -> [usize; 2] {
+        self.size
+    }
+
     /// Bytes of the largest picture on its way through the chain, two of which may be there at once; of pictures whose size is not
     /// known before they are read, that of the largest that may be decoded.
     pub fn largest(&self) -> u64 {

@@ -13,10 +13,10 @@ use futures::stream;
 use serde::Deserialize;
 use shardd_api::problem::Kind;
 use shardd_api::schema::Digest;
-use shardd_client::loader::{BatchStream, Batches, BatchesConfig, GrainReader, LoadError, Step};
+use shardd_client::loader::{BatchStream, Batches, BatchesConfig, GrainReader, LoadError, Step, Transforms};
 use shardd_engine::engine::PlanReader;
 use shardd_plan::GrainNo;
-use shardd_transforms::{Chain, OnError};
+use shardd_transforms::OnError;
 use shardfmt::{ByteSize, PlanId};
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
@@ -122,14 +122,19 @@ pub(super) async fn batches(
 const MOST_PIXELS: u64 = 32 << 20;
 
 /// Transforms of a client, within a node's limits.
-fn chain_of(json: &str) -> Result<Chain, LoadError> {
-    let mut chain: Chain = json.parse()?;
-    if chain.on_error == OnError::Skip {
+fn chain_of(json: &str) -> Result<Transforms, LoadError> {
+    let mut chain: Transforms = json.parse()?;
+    if chain.pictures().is_none() {
+        return Err(LoadError::Config(
+            "a node transforms pictures alone: transform sounds where you read them".into(),
+        ));
+    }
+    if chain.on_error() == OnError::Skip {
         let message =
             "a stream has every position of its steps: use \"on_error\": \"zero\" or \"raise\" in transforms";
         return Err(LoadError::Config(message.into()));
     }
-    chain.decode.max_pixels = chain.decode.max_pixels.min(MOST_PIXELS);
+    chain.limit(MOST_PIXELS);
     Ok(chain)
 }
 
@@ -215,7 +220,7 @@ impl Encoded {
                         epoch = failed.epoch,
                         position = failed.position,
                         reason = failed.reason,
-                        "a picture is zeros"
+                        "a sample is zeros"
                     );
                 }
                 for micro_batch in step.micro_batches {

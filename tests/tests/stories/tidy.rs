@@ -46,7 +46,6 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardd-packing", &[]),
     ("shardd-tokens", &[]),
     ("shardd-views", &[]),
-    ("shardd-audio", &[]),
     ("shardd-strategies", &[]),
     ("shardfmt", &["shardd-plan", "shardd-strategies"]),
     (
@@ -58,7 +57,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),
     ("shardd-inputs", &["shardd-ingest", "shardd-store"]),
     ("shardd-transforms", &[]),
-    ("shardd-client", &["shardd-api", "shardd-plan", "shardd-store", "shardd-transforms", "shardfmt"]),
+    // Places, draws and what happens with broken samples are those of pictures.
+    ("shardd-audio", &["shardd-transforms"]),
+    (
+        "shardd-client",
+        &["shardd-api", "shardd-audio", "shardd-plan", "shardd-store", "shardd-transforms", "shardfmt"],
+    ),
     ("shardd-certificates", &["shardd-api", "shardfmt"]),
     ("shardd-engine", &["shardd-api", "shardd-plan", "shardd-store", "shardfmt"]),
     (
@@ -218,6 +222,7 @@ const CRATE_ROOTS: &[&str] = &[
     "client/store/src/lib.rs",
     "client/inputs/src/lib.rs",
     "client/transforms/src/lib.rs",
+    "client/audio/src/lib.rs",
     "client/src/lib.rs",
     "client/cli/src/main.rs",
     "client/python/src/lib.rs",

@@ -1,19 +1,20 @@
 //! The flags of a training, and their translation for the library.
 
+mod values;
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::parser::ValueSource;
-use clap::{ArgAction, ArgMatches, CommandFactory, Parser, ValueEnum};
+use clap::{ArgAction, ArgMatches, CommandFactory, Parser};
 use shardd_api::protocol::RunId;
-use shardd_client::loader::{LastBatch, default_cache_dir};
+use shardd_client::loader::{LastBatch, Transforms, default_cache_dir};
 use shardd_store::connect::Connect;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::nccl::{NcclError, Transport};
-use shardd_trainer::collective::sums::Algorithm;
 use shardd_trainer::compress::Compression;
-use shardd_trainer::data::InputOptions;
+use shardd_trainer::data::{Attention, InputOptions};
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::dtype::ReduceDtype;
 use shardd_trainer::launch_env::master_of_env;
@@ -22,13 +23,16 @@ use shardd_trainer::nn::Lora;
 use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
 use shardd_trainer::reduce::{AllReduce, Reduction};
 use shardd_trainer::scaling::LossScale;
-use shardd_trainer::train::{GuardConfig, OnBadStep, Preparation};
+use shardd_trainer::train::{GuardConfig, OnBadStep};
 use shardd_trainer::{NamePattern, Slicing, Zero};
-use shardd_transforms::{Chain, ChainError};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
 use crate::tls::TlsArgs;
+pub(crate) use values::{
+    AllReduceName, AttentionName, LrDecayName, ModelName, OnBad, OptimizerName, Prepare, ReduceName, Rest,
+    ScalingName, TransportName,
+};
 
 /// The headings of the help.
 const DATA: &str = "Data";
@@ -213,12 +217,12 @@ pub(crate) struct Args {
     pub(crate) augment: bool,
 
     /// File of the transforms of images: JSON with the names of torchvision.transforms.v2, or the JSON itself
-    #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = transforms, conflicts_with = "augment")]
-    pub(crate) transforms: Option<Chain>,
+    #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = Transforms::of_argument, conflicts_with = "augment")]
+    pub(crate) transforms: Option<Transforms>,
 
     /// File of the transforms of the images of --test-dataset, or the JSON itself
-    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "FILE", value_parser = transforms, requires = "test_dataset")]
-    pub(crate) test_transforms: Option<Chain>,
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "FILE", value_parser = Transforms::of_argument, requires = "test_dataset")]
+    pub(crate) test_transforms: Option<Transforms>,
 
     /// Clip the global gradient norm to this value
     #[arg(help_heading = OPTIMIZER, long, value_name = "NORM")]
@@ -282,6 +286,11 @@ pub(crate) struct Args {
     /// Input value that is scaled to 1 [default: the maximum of the integer type]
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "VALUE")]
     pub(crate) input_max: Option<f32>,
+
+    /// Tokens to which a token attends [default: block-causal if sequences are of whole documents (ingest's --packing),
+    /// else causal]
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_enum)]
+    pub(crate) attention: Option<AttentionName>,
 
     /// Resize encoded images to this width and height
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
@@ -479,15 +488,6 @@ fn device(text: &str) -> Result<DeviceName, String> {
     }
 }
 
-/// Transforms from a file, or from JSON.
-fn transforms(given: &str) -> Result<Chain, String> {
-    if given.trim_start().starts_with(['[', '{']) {
-        return given.parse().map_err(|error: ChainError| error.to_string());
-    }
-    let text = std::fs::read_to_string(given).map_err(|error| error.to_string())?;
-    text.parse().map_err(|error: ChainError| error.to_string())
-}
-
 fn all_reduce(text: &str) -> Result<AllReduceName, String> {
     match text {
         "auto" => Ok(AllReduceName::Auto),
@@ -506,117 +506,6 @@ fn resume(text: &str) -> Result<Resume, String> {
             step.parse().map(Resume::Step).map_err(|_| "use auto, never or the number of a step".to_owned())
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Rest {
-    /// Train on it, weighted by its number of samples
-    Short,
-    /// Drop its samples
-    Drop,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum TransportName {
-    /// TCP, through host memory
-    Tcp,
-    /// NVIDIA NCCL, with one GPU for each rank
-    Nccl,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Prepare {
-    /// On the host, between two steps
-    Host,
-    /// On the device, during the previous step
-    Device,
-}
-
-impl From<Prepare> for Preparation {
-    fn from(place: Prepare) -> Preparation {
-        match place {
-            Prepare::Host => Preparation::Host,
-            Prepare::Device => Preparation::Device,
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OptimizerName {
-    /// SGD with momentum
-    Sgd,
-    /// Adam
-    Adam,
-    /// Adam with decoupled weight decay
-    #[value(name = "adamw")]
-    AdamW,
-    /// Lion (sign of the momentum)
-    Lion,
-    /// LAMB (AdamW with a trust ratio for each layer)
-    Lamb,
-    /// LARS (SGD with a trust ratio for each layer)
-    Lars,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OnBad {
-    /// Stop training
-    Stop,
-    /// Skip the step; stop after ten bad steps in a row
-    Skip,
-    /// Return to the last checkpoint of --checkpoint-every and continue with the data after the bad step; stop after three returns to
-    /// the same checkpoint
-    Rollback,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReduceName {
-    /// Fixed order
-    Exact,
-    /// Any order
-    Fast,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AllReduceName {
-    Auto,
-    Only(Algorithm),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ModelName {
-    /// Two convolutions for images, two hidden layers for columns or sparse features, a small GPT for token sequences
-    Small,
-    /// Linear layer for columns or sparse features
-    Linear,
-    /// ResNet-18 for images
-    Resnet18,
-    /// Decoder-only transformer for token sequences
-    Gpt,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LrDecayName {
-    /// Cosine decay to zero
-    Cosine,
-    /// Linear decay to zero
-    Linear,
-    /// Constant
-    Constant,
-    /// Step decay
-    Step,
-    /// Decay when the mean training loss of epochs stops falling
-    Plateau,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ScalingName {
-    /// No scaling
-    None,
-    /// Linear scaling
-    Linear,
-    /// Square-root scaling
-    Sqrt,
 }
 
 /// Arguments that are well-formed but cannot be meant.
@@ -831,6 +720,7 @@ impl Args {
             input_max: self.input_max,
             image_size: self.image_size,
             features: self.features,
+            attention: self.attention.map(Attention::from),
         }
     }
 

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrow::datatypes::{DataType, Field};
 use serde_json::json;
 use shardd_api::protocol::{RunId, UnsentReports};
-use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource};
+use shardd_client::loader::{BatchSize, Loader, LoaderConfig, LoaderSource, Transforms};
 use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
 use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::connect::{Servers, Target, catalog_of, find_plan, find_version};
@@ -35,7 +35,7 @@ use shardd_trainer::train::{
     OnBadStep, Outcome, Persistence, Progress, Start, StateTransfer, TrainConfig, agree, train_with,
 };
 use shardd_trainer::weights::Weights;
-use shardd_transforms::{Chain, OnError};
+use shardd_transforms::OnError;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 use tracing::warn;
 
@@ -507,17 +507,17 @@ fn shard_rows(manifest: &Manifest) -> Vec<u32> {
 }
 
 /// The transforms of the training data. Those that mix labels mix the ones that the model learns.
-fn transforms(args: &Args) -> Result<Option<Chain>, UsageError> {
-    let Some(mut chain) = args.transforms.clone() else { return Ok(None) };
-    if chain.on_error == OnError::Skip {
+fn transforms(args: &Args) -> Result<Option<Transforms>, UsageError> {
+    let Some(mut transforms) = args.transforms.clone() else { return Ok(None) };
+    if transforms.on_error() == OnError::Skip {
         let message =
             "every sample of a step is trained on: use \"on_error\": \"zero\" or \"raise\" in --transforms";
         return Err(UsageError(message.into()));
     }
-    if let Some(mixing) = &mut chain.batch {
+    if let Some(mixing) = transforms.pictures_mut().and_then(|chain| chain.batch.as_mut()) {
         mixing.labels.get_or_insert_with(|| args.label.clone());
     }
-    Ok(Some(chain))
+    Ok(Some(transforms))
 }
 
 fn open_test(
