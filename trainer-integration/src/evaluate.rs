@@ -11,7 +11,7 @@ use crate::data::{InputSpec, Rows};
 use crate::engine::Engine;
 use crate::error::TrainError;
 use crate::flat_block::to_numbers;
-use crate::loss::cross_entropy;
+use crate::loss::{counted, cross_entropy};
 use crate::reduce::Comm;
 use crate::tensor_tree::from_parts;
 use crate::weights::Running;
@@ -21,7 +21,7 @@ const CHUNK_ROWS: u64 = 256;
 /// Figures over a whole data set.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Evaluation {
-    /// Samples; of sequences, tokens.
+    /// Samples; of sequences, tokens that have a next one in their document.
     pub samples: u64,
     /// Those that were answered rightly.
     pub correct: u64,
@@ -32,7 +32,7 @@ pub struct Evaluation {
 impl Evaluation {
     /// Share of samples that were answered rightly.
     pub fn accuracy(&self) -> f64 {
-        self.correct as f64 / self.samples as f64
+        self.correct as f64 / self.samples.max(1) as f64
     }
 }
 
@@ -40,6 +40,7 @@ impl Evaluation {
 #[derive(Clone, Copy, Debug, Default, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C)]
 struct Chunk {
+    samples: u64,
     correct: u64,
     loss: f64,
 }
@@ -76,7 +77,7 @@ pub fn evaluate(
         let output = engine.output(Some(input), running)?;
         let logits = from_parts::<burn::tensor::Tensor<2>>(output.expect("what goes in comes out"));
         let loss = cross_entropy(&to_numbers(logits), &samples.labels, spec.classes());
-        found.push(Chunk { correct: loss.correct, loss: loss.sum });
+        found.push(Chunk { samples: counted(&samples.labels), correct: loss.correct, loss: loss.sum });
     }
     for _ in mine.len() as u64..rounds {
         engine.output(None, running)?;
@@ -93,8 +94,8 @@ pub fn evaluate(
         }
         Ok(all)
     })?;
-    let samples = count * spec.shape().answers() as u64;
+    let samples = all.iter().map(|chunk| chunk.samples).sum::<u64>();
     let correct = all.iter().map(|chunk| chunk.correct).sum();
-    let loss = all.iter().map(|chunk| chunk.loss).sum::<f64>() / samples as f64;
+    let loss = all.iter().map(|chunk| chunk.loss).sum::<f64>() / samples.max(1) as f64;
     Ok(Evaluation { samples, correct, loss })
 }

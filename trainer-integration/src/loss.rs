@@ -15,6 +15,9 @@ use crate::tensor_tree::{Part, TensorTree, from_parts, parts_of};
 pub use soft::SoftCrossEntropy;
 pub(crate) use soft::largest;
 
+/// The label of a row that has no target: it has no loss, no gradient, and is not counted. PyTorch's `ignore_index`.
+pub const IGNORED: u32 = u32::MAX;
+
 /// Rows whose losses are added before those of others: a fixed number, so that the bits depend on no threads.
 const STRETCH: usize = 64;
 
@@ -91,7 +94,8 @@ pub trait Objective<Output: TensorTree> {
     }
 }
 
-/// Cross-entropy of logits `[rows, classes]` against the classes of the rows; a row is a sample. On the CPU it is computed in double precision and
+/// Cross-entropy of logits `[rows, classes]` against the classes of the rows; a row is a sample, unless its class is
+/// [`IGNORED`]. On the CPU it is computed in double precision and
 /// in order, so that its bits depend on nothing else. On other devices logits stay there, in 32 bits, and so do the losses until the step
 /// ends: two numbers of a micro-batch come to the host.
 ///
@@ -118,7 +122,7 @@ impl Objective<Tensor<2>> for CrossEntropy {
         let count = [gradient.len()];
         let gradient = Tensor::from_data(TensorData::new(gradient, count), &device);
         let losses = Losses::Here { sum, correct };
-        Measured { losses, samples: labels.len() as u64, gradient: vec![Some(gradient)] }
+        Measured { losses, samples: counted(labels), gradient: vec![Some(gradient)] }
     }
 
     /// Of sequences, each row has as many labels as it has tokens.
@@ -128,15 +132,22 @@ impl Objective<Tensor<2>> for CrossEntropy {
     }
 }
 
+/// How many labels are not [`IGNORED`].
+pub(crate) fn counted(labels: &[u32]) -> u64 {
+    labels.iter().filter(|&&label| label != IGNORED).count() as u64
+}
+
 /// The same where the logits are. No gradient is added to another there: each is computed from one logit of its row.
 fn cross_entropy_on_device(logits: Tensor<2>, labels: &[u32]) -> Measured {
     let (device, [rows, classes]) = (logits.device(), logits.dims());
     assert_eq!(rows, labels.len(), "a row of logits for every label");
-    assert!(labels.iter().all(|&label| (label as usize) < classes), "a label is a class");
+    let fits = |&label: &u32| label == IGNORED || (label as usize) < classes;
+    assert!(labels.iter().all(fits), "a label is a class");
+    let samples = counted(labels);
     let labels: Vec<i32> = labels.iter().map(|&label| label as i32).collect();
     let labels = Tensor::<1, Int>::from_data(TensorData::new(labels, [rows]), (&device, DType::I32));
     let (gradient, sums) = cross_entropy_there(logits, labels);
-    Measured { losses: Losses::There(Box::new(sums)), samples: rows as u64, gradient: vec![Some(gradient)] }
+    Measured { losses: Losses::There(Box::new(sums)), samples, gradient: vec![Some(gradient)] }
 }
 
 /// Any loss that tensors can express: a function from an output and a target to one loss for each sample, `[samples]`.
@@ -195,7 +206,7 @@ pub struct Loss {
     pub gradient: Vec<f32>,
 }
 
-/// The loss of `labels.len()` rows of `classes` logits.
+/// The loss of `labels.len()` rows of `classes` logits, without those whose label is [`IGNORED`].
 ///
 /// # Panics
 /// If lengths do not match or a label is not a class.
@@ -231,7 +242,7 @@ fn cross_entropy_of_stretch(
     let (mut sum, mut correct) = (0.0, 0);
     let mut shares = vec![0.0f64; classes];
     let rows = logits.chunks_exact(classes).zip(gradient.chunks_exact_mut(classes));
-    for ((row, gradient), &label) in rows.zip(labels) {
+    for ((row, gradient), &label) in rows.zip(labels).filter(|(_, label)| **label != IGNORED) {
         let label = label as usize;
         let (largest, top) =
             row.iter().enumerate().fold((0, f32::NEG_INFINITY), |(at, top), (index, &logit)| {
@@ -270,6 +281,16 @@ mod tests {
     fn large_logits_do_not_overflow() {
         let loss = cross_entropy(&[1e30, -1e30], &[0], 2);
         assert_eq!((loss.sum, loss.correct), (0.0, 1));
+    }
+
+    #[test]
+    fn a_row_without_a_target_is_left_out() {
+        let logits = [0.5, 2.0, -1.0, 0.25];
+        let (with, alone) = (cross_entropy(&logits, &[IGNORED, 1], 2), cross_entropy(&logits[2..], &[1], 2));
+        assert_eq!((with.sum, with.correct), (alone.sum, alone.correct));
+        assert_eq!(with.gradient, [&[0.0, 0.0], &alone.gradient[..]].concat());
+        let logits = Tensor::<2>::from_floats([[0.5, 2.0], [-1.0, 0.25]], &Device::flex());
+        assert_eq!(CrossEntropy.measure(logits, &vec![IGNORED, 1]).samples, 1);
     }
 
     #[test]

@@ -437,7 +437,7 @@ impl Training<'_> {
             keeper,
             schedule,
             ranks,
-            answers: spec.shape().answers() as u64,
+            shape: spec.shape(),
             tracer,
             mesh,
             most: Usage::default(),
@@ -749,7 +749,10 @@ impl Training<'_> {
             _ => self.config.input.features,
         };
         let options = InputOptions { classes: Some(spec.classes()), features, ..self.config.input.clone() };
-        let test_spec = InputSpec::from_schema(&test.schema(), &options)?;
+        let schema = test.schema();
+        let test_spec = InputSpec::from_schema(&schema, &options)?;
+        let has_documents = schema.field_with_name("documents").is_ok();
+        let test_spec = test_spec.for_model_of(spec.shape(), has_documents);
         if test_spec.shape() != spec.shape() {
             let (test, train) = (test_spec.shape(), spec.shape());
             let message = format!("its samples have the shape {test:?}, those trained on {train:?}");

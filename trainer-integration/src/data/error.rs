@@ -97,6 +97,22 @@ pub enum InputError {
         "sequences of {width} tokens out of {vocabulary} cannot be learnt: at least 2, out of at most 16,777,216"
     )]
     Sequence { width: usize, vocabulary: usize },
+    /// Nothing says where documents begin.
+    #[error(
+        "column {column:?} has no documents beside it: a column `documents` has the places where they begin (ingest's --packing); \
+         else leave --attention block-causal out"
+    )]
+    NoDocuments { column: String },
+    /// Attention is chosen, and there are no sequences of tokens.
+    #[error("--attention is for sequences of tokens, and there are none (columns: {columns}); leave it out")]
+    NoSequences { columns: String },
+    /// Documents do not lie one after the other in their sequence.
+    #[error(
+        "the documents of the sample at position {position} begin at {}{}, and it has {length} tokens of {width}: begins ascend, \
+         below the length", starts.iter().take(8).map(ToString::to_string).collect::<Vec<_>>().join(", "),
+         if starts.len() > 8 { ", .." } else { "" }
+    )]
+    Documents { position: u64, width: usize, length: usize, starts: Vec<u32> },
     /// A sample has a class that does not exist.
     #[error("label {label} of the sample at position {position} is not one of the {classes} classes (0 to {})", classes - 1)]
     Label { label: i64, position: u64, classes: usize },

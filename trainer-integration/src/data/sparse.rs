@@ -89,7 +89,7 @@ pub(super) fn read(
 }
 
 /// Where each list begins and the last one ends, and the entries of all lists.
-fn lists(array: &ArrayRef) -> Option<(Vec<usize>, &ArrayRef)> {
+pub(super) fn lists(array: &ArrayRef) -> Option<(Vec<usize>, &ArrayRef)> {
     if let Some(lists) = array.as_list_opt::<i32>() {
         return Some((lists.value_offsets().iter().map(|end| *end as usize).collect(), lists.values()));
     }

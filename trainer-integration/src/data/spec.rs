@@ -13,8 +13,17 @@ use shardfmt::Digest;
 use super::convert::{converted, numbers};
 use super::error::InputError;
 use super::stored::{StoredSamples, Values};
-use super::{Samples, decode, sparse};
+use super::{Samples, decode, packed, sparse};
 use crate::models::InputShape;
+
+/// The tokens of a sequence to which each of its tokens attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// Those before it in the sequence, and itself.
+    Causal,
+    /// Those before it in its document, and itself. Positions count from the beginning of the document.
+    BlockCausal,
+}
 
 /// The facts that the schema does not have.
 #[derive(Clone, Debug)]
@@ -32,6 +41,9 @@ pub struct InputOptions {
     pub image_size: usize,
     /// How many features a sparse column has, one more than its largest index; default: its metadata `shardd.features`.
     pub features: Option<usize>,
+    /// To what a token of a sequence attends; default: [`Attention::BlockCausal`] if a column `length` says that sequences are
+    /// of whole documents, else [`Attention::Causal`].
+    pub attention: Option<Attention>,
 }
 
 impl Default for InputOptions {
@@ -43,17 +55,36 @@ impl Default for InputOptions {
             input_max: None,
             image_size: 32,
             features: None,
+            attention: None,
         }
     }
 }
 
 #[derive(Clone, Debug, PartialEq)]
 enum Source {
-    Image { column: String, size: usize },
-    Tensor { column: String, width: usize, max: f32 },
-    Sparse { column: String },
+    Image {
+        column: String,
+        size: usize,
+    },
+    Tensor {
+        column: String,
+        width: usize,
+        max: f32,
+    },
+    Sparse {
+        column: String,
+    },
     Columns(Vec<String>),
-    Tokens { column: String, width: usize },
+    Tokens {
+        column: String,
+        width: usize,
+    },
+    /// Tokens of documents, in sequences.
+    Packed {
+        column: String,
+        width: usize,
+        attention: Attention,
+    },
 }
 
 /// How to make numbers of rows.
@@ -86,7 +117,8 @@ impl fmt::Debug for InputSpec {
 impl InputSpec {
     /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, a sparse column
     /// (lists of index and value), all numeric columns. Without the label,
-    /// a column `tokens` of sequences of one length is a text to continue.
+    /// a column `tokens` of sequences of one length is a text to continue; with the columns `documents` and `length`, its
+    /// documents are ([`InputOptions::attention`]).
     ///
     /// # Errors
     /// Names the missing part and the option that supplies it.
@@ -145,6 +177,9 @@ impl InputSpec {
             schema.fields().iter().map(|field| &**field).filter(|field| *field.name() != label).collect();
         let (source, shape) =
             find_source(&inputs, options)?.ok_or_else(|| InputError::NoInput { columns: columns() })?;
+        if options.attention.is_some() {
+            return Err(InputError::NoSequences { columns: columns() });
+        }
         if options.features.is_some() && !matches!(source, Source::Sparse { .. }) {
             return Err(InputError::NotSparse { columns: columns() });
         }
@@ -154,6 +189,22 @@ impl InputSpec {
     /// The shape of a sample.
     pub fn shape(&self) -> InputShape {
         self.shape
+    }
+
+    /// The same for a model that takes sequences of `shape`: with or without documents.
+    pub(crate) fn for_model_of(mut self, shape: InputShape, has_documents: bool) -> InputSpec {
+        let (InputShape::Tokens(length) | InputShape::PackedTokens(length)) = self.shape else { return self };
+        if shape.sequence_length() != Some(length) || self.shape == shape {
+            return self;
+        }
+        if let Source::Tokens { column, width } | Source::Packed { column, width, .. } = self.source {
+            let attention = match shape {
+                InputShape::PackedTokens(_) if has_documents => Attention::BlockCausal,
+                _ => Attention::Causal,
+            };
+            self.source = Source::Packed { column, width, attention };
+        }
+        InputSpec { shape, ..self }
     }
 
     /// Whether labels are text.
@@ -198,13 +249,26 @@ impl InputSpec {
                 None => Ok(array),
             }
         };
-        if let Source::Tokens { column, width } = &self.source {
-            let (tokens, labels) = self.tokens(column, present(column)?, *width, positions)?;
-            return Ok(StoredSamples::new(Values::Tokens(tokens), labels, self.shape));
+        if let Source::Tokens { column, width } | Source::Packed { column, width, .. } = &self.source {
+            let (tokens, mut labels) = self.tokens(column, present(column)?, *width, positions)?;
+            let values = match self.source {
+                Source::Packed { attention, .. } => {
+                    let begins = packed::begins(rows, *width, attention, positions)?;
+                    packed::ignore_ends(&begins, *width, &mut labels);
+                    match self.shape {
+                        InputShape::PackedTokens(_) => {
+                            Values::Packed { tokens, begins: packed::of_inputs(&begins, *width) }
+                        }
+                        _ => Values::Tokens(tokens),
+                    }
+                }
+                _ => Values::Tokens(tokens),
+            };
+            return Ok(StoredSamples::new(values, labels, self.shape));
         }
         let label = present(&self.label)?;
         let values = match &self.source {
-            Source::Tokens { .. } => unreachable!("read above"),
+            Source::Tokens { .. } | Source::Packed { .. } => unreachable!("read above"),
             Source::Image { column, size } => {
                 Values::Pixels(decode::images(present(column)?, positions, *size)?)
             }
@@ -301,8 +365,14 @@ fn sequences(schema: &Schema, options: &InputOptions) -> Result<Option<InputSpec
     if width < 2 || vocabulary == 0 || vocabulary > 1 << 24 {
         return Err(InputError::Sequence { width, vocabulary });
     }
-    let shape = InputShape::Tokens(width - 1);
-    let source = Source::Tokens { column, width };
+    let has_documents = packed::has_documents(schema);
+    let is_packed = has_documents && packed::has_length(schema);
+    let usual = if is_packed { Attention::BlockCausal } else { Attention::Causal };
+    let (shape, source) = match options.attention.unwrap_or(usual) {
+        Attention::BlockCausal if !has_documents => return Err(InputError::NoDocuments { column }),
+        Attention::Causal if !is_packed => (InputShape::Tokens(width - 1), Source::Tokens { column, width }),
+        attention => (InputShape::PackedTokens(width - 1), Source::Packed { column, width, attention }),
+    };
     Ok(Some(InputSpec {
         source,
         label: String::new(),

@@ -8,7 +8,7 @@ use super::Augmentation;
 use super::augment::{Move, apply};
 use super::sparse::SparseValues;
 use crate::loss::largest;
-use crate::models::{InputShape, SparseRows};
+use crate::models::{InputShape, PackedTokens, SparseRows};
 use crate::tensor_tree::{Part, parts_of};
 
 /// Rows as numbers.
@@ -16,9 +16,9 @@ use crate::tensor_tree::{Part, parts_of};
 pub struct Samples {
     /// One row of [`InputSpec::shape`](super::InputSpec::shape) after the other; tokens are whole numbers, which are exact up to 2^24.
     /// Of a sparse row: its indices, which are exact likewise, then as many values; all rows are as long as the
-    /// longest.
+    /// longest. Of tokens of documents: the tokens of a row, then of each the place of the first one to which it attends.
     pub features: Vec<f32>,
-    /// The class of each; of tokens, what follows each of them.
+    /// The class of each; of tokens, what follows each of them; [`IGNORED`](crate::loss::IGNORED) behind the end of a document.
     pub labels: Vec<u32>,
 }
 
@@ -45,6 +45,8 @@ pub(super) enum Values {
     Floats { values: Vec<f32>, max: f32 },
     /// Numbers of tokens.
     Tokens(Vec<i32>),
+    /// Numbers of tokens, and of each the place of the first to which it attends.
+    Packed { tokens: Vec<i32>, begins: Vec<i32> },
     /// The present features of sparse rows.
     Sparse(SparseValues),
 }
@@ -87,12 +89,16 @@ impl StoredSamples {
             Values::Floats { values, max } => (2, bytemuck::cast_slice(values), *max),
             Values::Tokens(values) => (3, bytemuck::cast_slice(values), 1.0),
             Values::Sparse(sparse) => (4, bytemuck::cast_slice(&sparse.values), 1.0),
+            Values::Packed { tokens, .. } => (5, bytemuck::cast_slice(tokens), 1.0),
         };
         hasher.update(&[kind]).update(&max.to_le_bytes());
         // Lengths keep what follows each other apart.
         hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
         if let Values::Sparse(SparseValues { indices, longest, .. }) = &self.values {
             hasher.update(&(*longest as u64).to_le_bytes()).update(bytemuck::cast_slice(indices));
+        }
+        if let Values::Packed { begins, .. } = &self.values {
+            hasher.update(bytemuck::cast_slice(begins));
         }
         hasher.update(&(self.labels.len() as u64).to_le_bytes()).update(bytemuck::cast_slice(&self.labels));
         hasher.update(bytemuck::cast_slice(self.shares.as_deref().unwrap_or_default()));
@@ -119,6 +125,7 @@ impl StoredSamples {
             Values::Bytes { values, .. } | Values::Pixels(values) => values.len(),
             Values::Floats { values, .. } => size_of_val(&values[..]),
             Values::Tokens(values) => size_of_val(&values[..]),
+            Values::Packed { tokens, begins } => size_of_val(&tokens[..]) + size_of_val(&begins[..]),
             Values::Sparse(sparse) => size_of_val(&sparse.indices[..]) + size_of_val(&sparse.values[..]),
         }
     }
@@ -134,6 +141,12 @@ impl StoredSamples {
                 values
             }
             Values::Tokens(values) => values.into_iter().map(|token| token as f32).collect(),
+            Values::Packed { tokens, begins } => {
+                let length = shape.answers();
+                let rows = tokens.chunks_exact(length).zip(begins.chunks_exact(length));
+                let row = |(tokens, begins): (&[i32], &[i32])| [tokens, begins].concat();
+                rows.flat_map(row).map(|number| number as f32).collect()
+            }
             Values::Sparse(sparse) => sparse.into_features(),
         };
         if let InputShape::Image(shape) = shape
@@ -166,6 +179,15 @@ impl StoredSamples {
                 let tokens =
                     Tensor::<1, Int>::from_data(TensorData::new(values, count), (device, DType::I32));
                 return (parts_of(tokens.reshape([rows, shape.len()])), labels);
+            }
+            Values::Packed { tokens, begins } => {
+                let there = |numbers: Vec<i32>| {
+                    let count = [numbers.len()];
+                    let numbers =
+                        Tensor::<1, Int>::from_data(TensorData::new(numbers, count), (device, DType::I32));
+                    numbers.reshape([rows, shape.answers()])
+                };
+                return (parts_of(PackedTokens { tokens: there(tokens), begins: there(begins) }), labels);
             }
             Values::Sparse(SparseValues { indices, values, longest }) => {
                 let (count, dims) = ([values.len()], [rows, longest]);
@@ -265,6 +287,11 @@ mod tests {
                 (Values::Floats { values, max: 1.0 }, InputShape::Features(size))
             }
             4 => (Values::Tokens(pixels().map(i32::from).collect()), InputShape::Tokens(size)),
+            5 => {
+                let tokens = pixels().map(i32::from).collect();
+                let begins = pixels().map(|byte| i32::from(byte) % size as i32).collect();
+                (Values::Packed { tokens, begins }, InputShape::PackedTokens(size))
+            }
             _ => {
                 let indices = pixels().map(i32::from).collect();
                 let values = pixels().map(|byte| f32::from(byte) * 0.37 - 9.0).collect();
@@ -297,7 +324,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
         #[test]
         fn a_device_makes_the_same_bits_of_what_is_stored_as_the_host(
-            kind in 0usize..6, rows in 1usize..5, channels in 1usize..4, height in 1usize..20, width in 1usize..20,
+            kind in 0usize..7, rows in 1usize..5, channels in 1usize..4, height in 1usize..20, width in 1usize..20,
             max in prop::sample::select(vec![255.0f32, 16.0, 1.0, 3.7]), seed: u64, epoch in 0u32..9, augments: bool,
         ) {
             let by = if augments { Augmentation::CropFlip } else { Augmentation::None };

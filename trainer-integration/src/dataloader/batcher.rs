@@ -6,15 +6,20 @@ use burn::tensor::{Device, Int, Tensor, TensorData};
 use shardd_client::loader::MicroBatch;
 
 use crate::data::{InputError, InputSpec, Samples};
+use crate::loss::IGNORED;
 use crate::models::InputShape;
+
+/// The target of a token that has no next one, as PyTorch's `cross_entropy` leaves it out.
+const IGNORED_TARGET: i64 = -100;
 
 /// The samples of a step, as tensors.
 #[derive(Clone, Debug)]
 pub struct TensorBatch {
     /// A row of numbers for each sample: `[rows, features]`; tokens are whole numbers, and sparse rows have their
-    /// zeros.
+    /// zeros. Of packed sequences, the places where documents begin follow the tokens: `[rows, 2 x length]`.
     pub inputs: Tensor<2>,
-    /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`.
+    /// The class of each: `[rows]`; of sequences, what follows each token: `[rows x length]`, and -100 where nothing does
+    /// in its document.
     pub targets: Tensor<1, Int>,
     /// The kind of a sample's features.
     pub shape: InputShape,
@@ -69,7 +74,8 @@ impl TensorBatcher {
         }
         let (answers, shape) = (all.labels.len(), self.spec.shape());
         let rows = answers / shape.answers();
-        let targets: Vec<i64> = all.labels.into_iter().map(i64::from).collect();
+        let target = |label| if label == IGNORED { IGNORED_TARGET } else { i64::from(label) };
+        let targets: Vec<i64> = all.labels.into_iter().map(target).collect();
         Ok(TensorBatch {
             inputs: Tensor::from_data(TensorData::new(all.features, [rows, shape.len()]), device),
             targets: Tensor::from_data(TensorData::new(targets, [answers]), device),

@@ -13,6 +13,7 @@ use crate::name_pattern::{listed, without_match};
 use crate::nn::lora::adapter_init;
 use crate::nn::norm::layer_norm;
 use crate::nn::{AdaptedLinear, Dropout, Lora, gelu, matmul, softmax};
+use crate::tensor_tree::TensorTree;
 use crate::weights::Init;
 
 /// How large a [`gpt`] is.
@@ -43,6 +44,20 @@ impl GptSize {
         })
     }
 }
+
+/// Sequences of tokens of documents: a token attends to itself and to the tokens before it from a place on. So several documents
+/// share a sequence, and each gets the logits that it would get in a sequence of its own (Krell et al., "Efficient Sequence
+/// Packing without Cross-contamination", 2021).
+#[derive(Clone, Debug)]
+pub struct PackedTokens {
+    /// Numbers of tokens, `[rows, length]`.
+    pub tokens: Tensor<2, Int>,
+    /// Of each token the place of the first one to which it attends, from 0 in its row, likewise: the beginning of its document.
+    /// Its learned position counts from there.
+    pub begins: Tensor<2, Int>,
+}
+
+crate::tensor_tree!(PackedTokens { tokens, begins });
 
 /// A decoder of transformer layers (Radford et al., "Language models are unsupervised multitask learners", 2019): tokens `[rows, length]` to logits
 /// `[rows x length, vocabulary]` of the token that follows each. Normalisation before attention and before the perceptron of four times the width (GELU), learned
@@ -128,12 +143,27 @@ impl Gpt {
 
     /// A block for the tokens, one for each layer, one for the logits.
     pub fn into_chain(self) -> Chain<Tensor<2, Int>, Tensor<2>> {
-        let mut chain = Chain::start(self.embed).named("embed");
-        for (index, layer) in self.layers.into_iter().enumerate() {
-            chain = chain.then(layer).named(&format!("layer{index}"));
-        }
-        chain.then(self.head).named("head")
+        followed(Chain::start(self.embed), self.layers, self.head)
     }
+
+    /// The same, with the same parameters, for sequences of several documents.
+    pub fn into_packed_chain(self) -> Chain<PackedTokens, Tensor<2>> {
+        let Gpt { embed: Embed { tokens, positions, dropout }, mut layers, head } = self;
+        layers.iter_mut().for_each(|layer| layer.attention.is_packed = true);
+        followed(Chain::start(PackedEmbed { tokens, positions, dropout }), layers, head)
+    }
+}
+
+fn followed<Input: TensorTree>(
+    embed: Chain<Input, Tensor<3>>,
+    layers: Vec<Layer>,
+    head: TiedHead,
+) -> Chain<Input, Tensor<2>> {
+    let mut chain = embed.named("embed");
+    for (index, layer) in layers.into_iter().enumerate() {
+        chain = chain.then(layer).named(&format!("layer{index}"));
+    }
+    chain.then(head).named("head")
 }
 
 impl Block for Gpt {
@@ -164,6 +194,9 @@ const SMALL: Init = Init::Uniform { bound: 0.034_641_016 };
 /// Under which name the matrix of the tokens is kept for the head.
 const TOKENS: &str = "tokens";
 
+/// Under which name the tokens that are hidden from each other are kept for the layers.
+const HIDDEN: &str = "hidden";
+
 #[derive(Module, Debug)]
 struct Embed {
     tokens: Param<Tensor<2>>,
@@ -187,6 +220,37 @@ impl Block for Embed {
     }
 }
 
+/// [`Embed`] of sequences of several documents.
+#[derive(Module, Debug)]
+struct PackedEmbed {
+    tokens: Param<Tensor<2>>,
+    positions: Param<Tensor<2>>,
+    dropout: Dropout,
+}
+
+impl Block for PackedEmbed {
+    type Input = PackedTokens;
+    type Output = Tensor<3>;
+
+    fn forward(&self, PackedTokens { tokens, begins }: PackedTokens, pass: &mut Pass) -> Tensor<3> {
+        let [rows, length] = tokens.dims();
+        pass.keep(TOKENS, self.tokens.val());
+        pass.keep(HIDDEN, outside(begins.clone()));
+        let places = places(length, &begins.device()).reshape([1, length]).expand([rows, length]);
+        let positions = embedding(self.positions.val(), places - begins);
+        self.dropout.forward(embedding(self.tokens.val(), tokens) + positions, pass)
+    }
+
+    fn init(&self, _: &str, _: &[usize]) -> Option<Init> {
+        Some(SMALL)
+    }
+}
+
+/// 0, 1, .. up to `length`.
+fn places(length: usize, device: &Device) -> Tensor<1, Int> {
+    Tensor::arange(0..length as i64, device)
+}
+
 #[derive(Module, Debug)]
 struct Layer {
     norm1: LayerNorm,
@@ -207,6 +271,7 @@ impl Layer {
                 mix: linear(width, 3 * width, device),
                 project: linear(width, width, device),
                 heads,
+                is_packed: false,
             },
             norm2: norm(),
             widen: linear(width, 4 * width, device),
@@ -226,7 +291,7 @@ impl Block for Layer {
     type Output = Tensor<3>;
 
     fn forward(&self, input: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
-        let attended = self.attention.forward(layer_norm(&self.norm1, input.clone()));
+        let attended = self.attention.forward(layer_norm(&self.norm1, input.clone()), pass);
         let hidden = input + self.dropout.forward(attended, pass);
         let thought = self.narrow.forward(gelu(self.widen.forward(layer_norm(&self.norm2, hidden.clone()))));
         hidden + self.dropout.forward(thought, pass)
@@ -247,28 +312,46 @@ impl Block for Layer {
     }
 }
 
-/// Each token looks at those before it and at itself.
+/// Each token attends to those before it and to itself; of packed sequences, within its document.
 #[derive(Module, Debug)]
 struct Attention {
     /// To queries, keys and values.
     mix: AdaptedLinear,
     project: AdaptedLinear,
     heads: usize,
+    is_packed: bool,
 }
 
 impl Attention {
-    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+    fn forward(&self, input: Tensor<3>, pass: &mut Pass) -> Tensor<3> {
         let [rows, length, width] = input.dims();
         let by_head = width / self.heads;
         let mixed = self.mix.forward(input).reshape([rows, length, 3 * self.heads, by_head]).swap_dims(1, 2);
         let part = |at: usize| mixed.clone().narrow(1, at * self.heads, self.heads);
         let (queries, keys, values) = (part(0), part(1), part(2));
         let scores = matmul(queries, keys.transpose()) * (by_head as f32).sqrt().recip();
-        let later = Tensor::<2, Bool>::tril_mask([length, length], 0, &scores.device());
-        let scores = scores.mask_fill(later.unsqueeze::<4>(), f32::NEG_INFINITY);
+        let hidden = match self.is_packed {
+            true => pass.recall(HIDDEN),
+            false => later(length, &scores.device()),
+        };
+        let scores = scores.mask_fill(hidden, f32::NEG_INFINITY);
         let attended = matmul(softmax(scores), values);
         self.project.forward(attended.swap_dims(1, 2).reshape([rows, length, width]))
     }
+}
+
+/// Which tokens are behind another one, `[1, 1, length, length]`.
+fn later(length: usize, device: &Device) -> Tensor<4, Bool> {
+    Tensor::<2, Bool>::tril_mask([length, length], 0, device).unsqueeze()
+}
+
+/// Which tokens are behind another one, or before the first to which it attends, `[rows, 1, length, length]`.
+fn outside(begins: Tensor<2, Int>) -> Tensor<4, Bool> {
+    let ([rows, length], device) = (begins.dims(), begins.device());
+    let shape = [rows, 1, length, length];
+    let places = places(length, &device).reshape([1, 1, 1, length]).expand(shape);
+    let before = places.lower(begins.reshape([rows, 1, length, 1]).expand(shape));
+    later(length, &device).expand(shape).bool_or(before)
 }
 
 /// Normalisation, and logits by the matrix of the tokens.
@@ -288,7 +371,7 @@ mod tests {
     use super::*;
     use crate::collective::threads;
     use crate::device::Precision;
-    use crate::loss::CrossEntropy;
+    use crate::loss::{CrossEntropy, IGNORED};
     use crate::optim::Optimizer;
     use crate::trainer::Trainer;
 
@@ -316,6 +399,41 @@ mod tests {
         assert_eq!(one[..6 * 11], other[..6 * 11]);
         assert_ne!(one[6 * 11..], other[6 * 11..]);
         assert!(one.iter().all(|number| number.is_finite()));
+    }
+
+    #[test]
+    fn documents_that_share_a_sequence_are_trained_as_each_by_itself() {
+        let size = GptSize { layers: 2, heads: 2, width: 32 };
+        fn of<Input: TensorTree>(chain: Chain<Input, Tensor<2>>) -> Trainer<Input, Tensor<2>, CrossEntropy> {
+            let alone = threads::world(1, crate::collective::DEFAULT_TIMEOUT).remove(0);
+            let trainer = Trainer::new(chain, CrossEntropy, Box::new(alone));
+            trainer.optimizer(Optimizer::adamw(0.01)).build().unwrap()
+        }
+        let gpt = || Gpt::new(11, 12, size, 0.0, &Device::flex());
+        let (mut packed, mut plain) = (of(gpt().into_packed_chain()), of(gpt().into_chain()));
+        let ints = |values: &[i32]| {
+            Tensor::<1, Int>::from_ints(values, &Device::flex()).reshape([1, values.len() as i32])
+        };
+        // Documents of 5 and 4 tokens, and padding.
+        let [first, second] = [&[1, 2, 3, 4, 5][..], &[7, 8, 9, 10]];
+        let together = || PackedTokens {
+            tokens: ints(&[first, second, &[0, 0, 0]].concat()),
+            begins: ints(&[0, 0, 0, 0, 0, 5, 5, 5, 5, 9, 10, 11]),
+        };
+        let labels = [2, 3, 4, 5, IGNORED, 8, 9, 10, IGNORED, IGNORED, IGNORED, IGNORED];
+        for step in 0..5 {
+            let numbers = |tensor: Tensor<2>| tensor.into_data().try_into_vec::<f32>().unwrap();
+            let logits = numbers(packed.output(together()).unwrap());
+            let [one, other] = [first, second].map(|document| numbers(plain.output(ints(document)).unwrap()));
+            let alone = [one, other].concat();
+            let apart = logits.iter().zip(&alone).map(|(one, other)| (one - other).abs()).fold(0.0, f32::max);
+            assert!(apart < 1e-5, "step {step}: {apart}");
+            let loss = packed.step(0.01, |_| [(together(), labels.to_vec())]).unwrap();
+            let parts = [(ints(first), labels[..5].to_vec()), (ints(second), labels[5..9].to_vec())];
+            let expected = plain.step(0.01, |_| parts.clone()).unwrap();
+            assert_eq!((loss.samples, expected.samples), (7, 7));
+            assert!((loss.mean() - expected.mean()).abs() < 1e-5, "step {step}");
+        }
     }
 
     #[test]

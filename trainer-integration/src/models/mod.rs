@@ -10,7 +10,7 @@ mod sparse;
 use burn::tensor::Device;
 
 pub use conv::{Norm, conv_net};
-pub use gpt::{Gpt, GptSize, gpt};
+pub use gpt::{Gpt, GptSize, PackedTokens, gpt};
 pub use mlp::Mlp;
 pub use perceptron::{linear, perceptron};
 pub use resnet::{Resnet18, resnet18};
@@ -46,14 +46,17 @@ pub enum InputShape {
     Sparse(usize),
     /// A number of tokens; the target of each is the next one.
     Tokens(usize),
+    /// A number of tokens of several documents; the target of each is the next one of its document ([`PackedTokens`]).
+    PackedTokens(usize),
 }
 
 impl InputShape {
-    /// Numbers per sample; of a sparse one, those that are zero among them.
+    /// Numbers per sample; of a sparse one, those that are zero among them; of packed tokens, two for each.
     pub fn len(self) -> usize {
         match self {
             InputShape::Image(shape) => shape.iter().product(),
             InputShape::Features(count) | InputShape::Sparse(count) | InputShape::Tokens(count) => count,
+            InputShape::PackedTokens(count) => 2 * count,
         }
     }
 
@@ -68,16 +71,25 @@ impl InputShape {
             InputShape::Image([channels, height, width]) => vec![count, channels, height, width],
             InputShape::Features(columns) | InputShape::Sparse(columns) => vec![count, columns],
             InputShape::Tokens(length) => vec![count, length],
+            InputShape::PackedTokens(length) => vec![count, 2 * length],
         }
     }
 
     /// How many answers a sample asks for.
     pub fn answers(self) -> usize {
-        if let InputShape::Tokens(length) = self { length } else { 1 }
+        self.sequence_length().unwrap_or(1)
+    }
+
+    /// How many tokens a sample has, if it is a sequence.
+    pub fn sequence_length(self) -> Option<usize> {
+        match self {
+            InputShape::Tokens(length) | InputShape::PackedTokens(length) => Some(length),
+            _ => None,
+        }
     }
 
     /// A number of samples for a model's first block, from [`Samples::features`](crate::data::Samples): floats, tokens
-    /// as integers, and of sparse rows the [`SparseRows`].
+    /// as integers, of sparse rows the [`SparseRows`], and of packed ones the [`PackedTokens`].
     pub fn parts(self, values: Vec<f32>, count: usize, device: &Device) -> Vec<Part> {
         let whole = |numbers: Vec<f32>| numbers.into_iter().map(|number| number as i64).collect();
         match self {
@@ -85,18 +97,29 @@ impl InputShape {
                 vec![Part::floats(values, &self.rows(count), device)]
             }
             InputShape::Tokens(_) => vec![Part::ints(whole(values), &self.rows(count), device)],
+            InputShape::PackedTokens(length) => {
+                let (tokens, begins) = halves(&values, length);
+                let dims = [count, length];
+                vec![Part::ints(whole(tokens), &dims, device), Part::ints(whole(begins), &dims, device)]
+            }
             InputShape::Sparse(_) => {
                 let present = values.len() / (2 * count.max(1));
-                let (mut indices, mut weights) = (Vec::new(), Vec::new());
-                for row in values.chunks(2 * present.max(1)) {
-                    indices.extend_from_slice(&row[..present]);
-                    weights.extend_from_slice(&row[present..]);
-                }
+                let (indices, weights) = halves(&values, present);
                 let dims = [count, present];
                 vec![Part::ints(whole(indices), &dims, device), Part::floats(weights, &dims, device)]
             }
         }
     }
+}
+
+/// The first and the last `half` numbers of each row.
+fn halves(values: &[f32], half: usize) -> (Vec<f32>, Vec<f32>) {
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    for row in values.chunks(2 * half.max(1)) {
+        first.extend_from_slice(&row[..half]);
+        last.extend_from_slice(&row[half..]);
+    }
+    (first, last)
 }
 
 /// Which model.
@@ -198,15 +221,17 @@ pub fn adapted_model(
         if let Some(refusal) = size.refusal() {
             return Err(ModelError::Size(refusal));
         }
-        let gpt = Gpt::new(classes, length, size, dropout, device);
-        Ok(match lora {
-            None => gpt.into_chain().into_model(),
-            Some(lora) => {
-                gpt.adapted(lora, device)?.into_chain().freeze(|name| !is_adapter(name)).into_model()
-            }
+        let mut gpt = Gpt::new(classes, length, size, dropout, device);
+        if let Some(lora) = lora {
+            gpt = gpt.adapted(lora, device)?;
+        }
+        let is_frozen = |name: &str| lora.is_some() && !is_adapter(name);
+        Ok(match shape {
+            InputShape::PackedTokens(_) => gpt.into_packed_chain().freeze(is_frozen).into_model(),
+            _ => gpt.into_chain().freeze(is_frozen).into_model(),
         })
     };
-    if lora.is_some() && !matches!(shape, InputShape::Tokens(_)) {
+    if lora.is_some() && shape.sequence_length().is_none() {
         let what = format!("adapters are for transformers, and the samples are {shape:?}; leave them out");
         return Err(ModelError::Lora(what));
     }
@@ -226,14 +251,18 @@ pub fn adapted_model(
         (ModelKind::Linear, InputShape::Sparse(count)) => {
             Ok(sparse_linear(count, classes, dropout, device).into_model())
         }
-        (ModelKind::Small, InputShape::Tokens(length)) => gpt(length, GptSize::default()),
+        (ModelKind::Small, InputShape::Tokens(length) | InputShape::PackedTokens(length)) => {
+            gpt(length, GptSize::default())
+        }
         (ModelKind::Resnet18, InputShape::Image(_)) if norm == Norm::Sync => Err(ModelError::Size(
             "resnet18 has no synchronised normalisation; give --norm batch or group".to_owned(),
         )),
         (ModelKind::Resnet18, InputShape::Image(shape)) => {
             Ok(resnet18(shape, classes, norm, dropout, device).into_model())
         }
-        (ModelKind::Gpt(size), InputShape::Tokens(length)) => gpt(length, size),
+        (ModelKind::Gpt(size), InputShape::Tokens(length) | InputShape::PackedTokens(length)) => {
+            gpt(length, size)
+        }
         (ModelKind::Linear, _) => input("linear", "columns or sparse features"),
         (ModelKind::Resnet18, _) => input("resnet18", "images"),
         (ModelKind::Gpt(_), _) => input("gpt", "sequences of tokens"),

@@ -65,12 +65,15 @@ impl Account {
 
     /// The mean loss of each epoch.
     pub(super) fn means(&self) -> Vec<f64> {
-        self.epochs.values().map(|(sum, answers)| sum / *answers as f64).collect()
+        self.epochs.values().map(|(sum, answers)| sum / (*answers).max(1) as f64).collect()
     }
 
     /// That of one epoch, if anything was learnt in it.
     pub(super) fn mean(&self, epoch: u32) -> Option<f64> {
-        self.epochs.get(&epoch).map(|(sum, answers)| sum / *answers as f64)
+        self.epochs
+            .get(&epoch)
+            .filter(|(_, answers)| *answers > 0)
+            .map(|(sum, answers)| sum / *answers as f64)
     }
 
     /// For a checkpoint, without what the guard remembers.

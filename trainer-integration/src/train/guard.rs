@@ -120,12 +120,14 @@ impl Guard {
 
     /// The verdict on a step with this outcome.
     pub(super) fn judge(&mut self, step: &StepLoss) -> Verdict {
-        let loss = step.sum / step.samples as f64;
+        let loss = step.mean();
         let Some(bad) = self.wrong(loss, step) else {
             if self.losses.len() == USUAL {
                 self.losses.pop_front();
             }
-            self.losses.push_back(loss);
+            if step.samples > 0 {
+                self.losses.push_back(loss);
+            }
             self.skipped_in_a_row = 0;
             return Verdict::Take;
         };

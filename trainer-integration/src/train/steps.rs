@@ -16,6 +16,7 @@ use crate::collective::{Straggler, StragglerWatch, waited_for};
 use crate::engine::{StepLoss, StepPlan};
 use crate::error::TrainError;
 use crate::ledger::Usage;
+use crate::models::InputShape;
 use crate::optim::Schedule;
 use crate::progress::ProgressSoFar;
 use crate::record::{Noted, Recorder};
@@ -35,8 +36,8 @@ pub(super) struct Steps<'a> {
     pub(super) keeper: CheckpointManager,
     pub(super) schedule: Schedule,
     pub(super) ranks: VirtualRanks,
-    /// Answers that the model gives to a sample.
-    pub(super) answers: u64,
+    /// Of a sample.
+    pub(super) shape: InputShape,
     pub(super) tracer: Tracer,
     pub(super) mesh: Option<Mesh>,
     pub(super) most: Usage,
@@ -122,8 +123,13 @@ impl Steps<'_> {
         *is_whole = false;
         let delivered = delivering.heard()?; // it was sent before the present sums
         *is_whole = true;
-        let answers = step.global_samples * self.answers;
-        if loss.samples != answers {
+        let answers = step.global_samples * self.shape.answers() as u64;
+        // How many tokens end a document, only the ranks that have them know.
+        let fits = match self.shape {
+            InputShape::PackedTokens(_) => loss.samples <= answers,
+            _ => loss.samples == answers,
+        };
+        if !fits {
             let message = format!("{} answers to a step that asks for {answers}", loss.samples);
             return Err(TrainError::Share(message));
         }
@@ -240,7 +246,7 @@ impl Steps<'_> {
             step: step.step,
             steps: self.schedule.steps_per_epoch,
             loss: loss.mean(),
-            accuracy: loss.correct as f64 / loss.samples as f64,
+            accuracy: loss.correct as f64 / loss.samples.max(1) as f64,
             is_skipped: computed.verdict != Verdict::Take,
             loss_scale: loss.scale.map(LossScale::factor),
             gradient_norm: loss.gradient_norm,

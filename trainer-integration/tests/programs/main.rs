@@ -15,6 +15,7 @@ mod launcher;
 mod machines;
 mod outputs;
 mod own_model;
+mod packed;
 mod plan;
 mod processes;
 mod rank;

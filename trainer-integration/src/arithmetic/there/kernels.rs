@@ -254,7 +254,12 @@ pub(super) fn cross_entropy(
     let mut row = CUBE_POS;
     while row * classes < logits.len() {
         let (start, end) = (row * classes, (row + 1) * classes);
-        let label = start + labels[row] as usize;
+        // `IGNORED`; all units of a cube take the same way all the same.
+        let is_counted = labels[row] != 0xffff_ffffu32;
+        let mut label = start;
+        if is_counted {
+            label += labels[row] as usize;
+        }
         let own = logits[label];
         let mut largest = own;
         // As many logits as keep the label's from being the first of the largest.
@@ -285,15 +290,22 @@ pub(super) fn cross_entropy(
             if at == label {
                 share -= 1.0f32;
             }
+            if !is_counted {
+                share = 0.0f32;
+            }
             gradient[at] = share;
             at += comptime![units as usize];
         }
         if UNIT_POS == 0 {
-            of_rows[2 * row] = sum.ln() - (own - largest);
+            let mut loss = 0.0f32;
             let mut right = 0.0f32;
-            if better == 0.0f32 {
-                right = 1.0f32;
+            if is_counted {
+                loss = sum.ln() - (own - largest);
+                if better == 0.0f32 {
+                    right = 1.0f32;
+                }
             }
+            of_rows[2 * row] = loss;
             of_rows[2 * row + 1] = right;
         }
         row += CUBE_COUNT;

@@ -6,9 +6,10 @@ use arrow::array::{
     UInt32Array,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::datatypes::Fields;
+use arrow::datatypes::{Fields, UInt32Type};
 
 use super::*;
+use crate::loss::IGNORED;
 use crate::testkit::{digits_like, digits_like_rows};
 
 fn rows(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {
@@ -165,6 +166,73 @@ fn sequences_ask_for_the_next_of_each_token() {
     assert!(error.contains("position 5") && error.contains('7'), "{error}");
     let short = InputSpec::from_schema(&sequences(vec![1, 2], 1).schema(), &InputOptions::default());
     assert!(matches!(short, Err(InputError::Sequence { width: 1, vocabulary: 256 })), "{short:?}");
+}
+
+fn rows_of_columns() -> RecordBatch {
+    rows(vec![("x", int(&[1, 2])), ("label", int(&[0, 1]))])
+}
+
+#[test]
+fn packed_sequences_ask_for_the_next_token_of_a_document() {
+    let plain = sequences(vec![1, 2, 3, 4, 5, 6, 7, 0], 4);
+    let starts = ListArray::from_iter_primitive::<UInt32Type, _, _>([
+        Some(vec![Some(0), Some(2)]),
+        Some(vec![Some(0)]),
+    ]);
+    let lengths: ArrayRef = Arc::new(UInt32Array::from(vec![4, 3]));
+    let with = |more: Vec<(&str, ArrayRef)>| {
+        let tokens = ("tokens", Arc::clone(plain.column(0)));
+        RecordBatch::try_from_iter(std::iter::once(tokens).chain(more)).unwrap()
+    };
+    let rows = with(vec![("documents", Arc::new(starts.clone())), ("length", Arc::clone(&lengths))]);
+    let spec = InputSpec::from_schema(&rows.schema(), &InputOptions::default()).unwrap();
+    assert_eq!(spec.shape(), InputShape::PackedTokens(3));
+    let samples = spec.read(&rows, &[0, 1]).unwrap();
+    assert_eq!(samples.features, [1.0, 2.0, 3.0, 0.0, 0.0, 2.0, 5.0, 6.0, 7.0, 0.0, 0.0, 0.0]);
+    assert_eq!(samples.labels, [2, IGNORED, 4, 6, 7, IGNORED]);
+    // Over the borders of documents, but not into padding.
+    let causal = InputOptions { attention: Some(Attention::Causal), ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&rows.schema(), &causal).unwrap();
+    assert_eq!(spec.read(&rows, &[0, 1]).unwrap().labels, [2, 3, 4, 6, 7, IGNORED]);
+    // Joined and cut documents are one text, unless it is asked for.
+    let joined = with(vec![("documents", Arc::new(starts.clone()))]);
+    let spec = InputSpec::from_schema(&joined.schema(), &InputOptions::default()).unwrap();
+    assert_eq!(spec.shape(), InputShape::Tokens(3));
+    let block = InputOptions { attention: Some(Attention::BlockCausal), ..InputOptions::default() };
+    let spec = InputSpec::from_schema(&joined.schema(), &block).unwrap();
+    assert_eq!(spec.read(&joined, &[0, 1]).unwrap().labels, [2, IGNORED, 4, 6, 7, 0]);
+    assert!(matches!(
+        InputSpec::from_schema(&plain.schema(), &block),
+        Err(InputError::NoDocuments { column }) if column == "tokens"
+    ));
+    // A model that takes documents is evaluated on a text, and one that does not on documents.
+    let text = InputSpec::from_schema(&joined.schema(), &InputOptions::default()).unwrap();
+    let as_documents = text.for_model_of(InputShape::PackedTokens(3), true);
+    assert_eq!(as_documents.read(&joined, &[0, 1]).unwrap().labels, [2, IGNORED, 4, 6, 7, 0]);
+    let as_text = InputSpec::from_schema(&rows.schema(), &InputOptions::default()).unwrap();
+    let as_text = as_text.for_model_of(InputShape::Tokens(3), true);
+    assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().features, [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]);
+    assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().labels, [2, 3, 4, 6, 7, IGNORED]);
+    // A column that happens to be called length makes no packed sequences.
+    let other = with(vec![("length", Arc::clone(&lengths))]);
+    let spec = InputSpec::from_schema(&other.schema(), &InputOptions::default()).unwrap();
+    assert_eq!(spec.shape(), InputShape::Tokens(3));
+    let null: ArrayRef = Arc::new(UInt32Array::from(vec![Some(4), None]));
+    let nulls = with(vec![("documents", Arc::new(starts.clone())), ("length", null)]);
+    let spec = InputSpec::from_schema(&nulls.schema(), &InputOptions::default()).unwrap();
+    assert!(matches!(spec.read(&nulls, &[4, 5]), Err(InputError::Null { position: 5, .. })));
+    let table = rows_of_columns();
+    let chosen =
+        InputOptions { attention: Some(Attention::Causal), classes: Some(3), ..InputOptions::default() };
+    assert!(matches!(InputSpec::from_schema(&table.schema(), &chosen), Err(InputError::NoSequences { .. })));
+    let short: ArrayRef = Arc::new(UInt32Array::from(vec![2, 3]));
+    let broken = with(vec![("documents", Arc::new(starts)), ("length", short)]);
+    let spec = InputSpec::from_schema(&broken.schema(), &InputOptions::default()).unwrap();
+    let error = spec.read(&broken, &[4, 5]).unwrap_err().to_string();
+    assert!(
+        error.contains("position 4") && error.contains("begin at 0, 2,") && error.contains("2 tokens"),
+        "{error}"
+    );
 }
 
 #[test]
