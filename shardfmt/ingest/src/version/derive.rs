@@ -193,6 +193,13 @@ fn in_order(
     Ok(order)
 }
 
+/// Whether a rule looks at the digests of rows, which are in sidecars.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Digests {
+    Needed,
+    Unneeded,
+}
+
 /// Reads the rows that are left.
 struct Scan<'a> {
     shards: &'a [ShardEntry],
@@ -204,10 +211,11 @@ struct Scan<'a> {
 
 impl Scan<'_> {
     /// Looks at the record batches of the rows that are left, in parallel: the results in their order. `look` gets the index of the
-    /// shard, the rows, and their digests.
+    /// shard, the rows, and their digests if they are needed.
     fn look<R: Send>(
         &self,
         rows: &[u64],
+        digests: Digests,
         look: impl Fn(usize, &RecordBatch, &[Digest]) -> Result<R, DeriveError> + Sync,
     ) -> Result<Vec<R>, DeriveError> {
         let of_shard = |(index, entry): (usize, &ShardEntry)| {
@@ -217,8 +225,12 @@ impl Scan<'_> {
             if own.is_empty() {
                 return Ok(Vec::new());
             }
-            let digests: Vec<Digest> =
-                need_sidecar(self.store, entry)?.rows.iter().map(|row| wide(row.0)).collect();
+            let digests: Vec<Digest> = match digests {
+                Digests::Needed => {
+                    need_sidecar(self.store, entry)?.rows.iter().map(|row| wide(row.0)).collect()
+                }
+                Digests::Unneeded => Vec::new(),
+            };
             let (mut found, mut first) = (Vec::new(), all.start);
             for batch in need_shard(self.store, entry)?.record_batches() {
                 let end = first + batch.num_rows() as u64;
@@ -226,7 +238,8 @@ impl Scan<'_> {
                     &own[own.partition_point(|row| *row < first)..own.partition_point(|row| *row < end)];
                 let mut stays = vec![false; batch.num_rows()];
                 own.iter().for_each(|row| stays[(row - first) as usize] = true);
-                let kept: Vec<Digest> = own.iter().map(|row| digests[(row - all.start) as usize]).collect();
+                let digest = |row: &u64| digests.get((row - all.start) as usize).copied();
+                let kept: Vec<Digest> = own.iter().filter_map(digest).collect();
                 let batch = match own.len() == batch.num_rows() {
                     true => batch.clone(),
                     false => filter_record_batch(batch, &BooleanArray::from(stays))?,
@@ -243,7 +256,7 @@ impl Scan<'_> {
     }
 
     fn filter(&self, rows: &[u64], predicate: &Predicate) -> Result<Vec<u64>, DeriveError> {
-        let fits = self.look(rows, |shard, batch, _| {
+        let fits = self.look(rows, Digests::Unneeded, |shard, batch, _| {
             predicate.evaluate(batch).map_err(|source| DeriveError::Evaluate { shard, source })
         })?;
         let fits = fits.iter().flat_map(|fits| fits.iter().map(|fits| fits == Some(true)));
@@ -258,10 +271,12 @@ impl Scan<'_> {
         stratify: Option<&[String]>,
     ) -> Result<Vec<u64>, DeriveError> {
         let parts = match stratify {
-            None => self.look(&rows, |_, batch, digests| Ok(split.assign_batch(batch, digests)?))?.concat(),
+            None => self
+                .look(&rows, Digests::Needed, |_, batch, digests| Ok(split.assign_batch(batch, digests)?))?
+                .concat(),
             Some(columns) => {
                 let labels = Key::Columns(columns.to_vec());
-                let found = self.look(&rows, |_, batch, digests| {
+                let found = self.look(&rows, Digests::Needed, |_, batch, digests| {
                     let (labels, keys) = (labels.digests(batch, digests)?, split.by.digests(batch, digests)?);
                     Ok((labels.into_owned(), keys.into_owned()))
                 })?;
@@ -273,7 +288,8 @@ impl Scan<'_> {
     }
 
     fn without_equals(&self, rows: Vec<u64>, by: &Key) -> Result<Vec<u64>, DeriveError> {
-        let keys = self.look(&rows, |_, batch, digests| Ok(by.digests(batch, digests)?.into_owned()))?;
+        let keys = self
+            .look(&rows, Digests::Needed, |_, batch, digests| Ok(by.digests(batch, digests)?.into_owned()))?;
         let mut exact = Exact::new();
         let is_first: Vec<bool> = keys.iter().flatten().map(|key| exact.insert(key).is_none()).collect();
         Ok(rows.into_iter().zip(is_first).filter(|(_, first)| *first).map(|(row, _)| row).collect())
@@ -286,7 +302,7 @@ impl Scan<'_> {
         parameters: &MinHash,
     ) -> Result<Vec<u64>, DeriveError> {
         let hasher = MinHasher::new(parameters.clone())?;
-        let signatures = self.look(&rows, |_, batch, _| {
+        let signatures = self.look(&rows, Digests::Unneeded, |_, batch, _| {
             let texts = Projection::new(vec![column.to_owned()], &batch.schema())?.apply(batch)?;
             let texts = cast(texts.column(0), &DataType::LargeUtf8)?;
             Ok(texts
@@ -312,7 +328,7 @@ impl Scan<'_> {
             Sample::Weighted { weights, .. } => Some(weights.clone()),
             _ => None,
         };
-        let found = self.look(rows, |_, batch, digests| {
+        let found = self.look(rows, Digests::Needed, |_, batch, digests| {
             let label = labels.as_ref().map(|by| by.digests(batch, digests)).transpose()?;
             let weight = match &weights {
                 // Copied: a slice would hold its whole shard.
