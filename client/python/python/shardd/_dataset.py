@@ -241,17 +241,22 @@ class StreamingDataset:
 
     def _take(self, index: int | slice | Sequence[int], transforms: _native.Chain | None) -> dict[str, Any]:
         is_one, numbers = self._numbers(index)
-        if self._samples_by_number is None or not self._samples_by_number.is_own():
-            local, cache_limit = self._cache
-            versions = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
-            self._samples_by_number = _native.Samples(versions, cache_dir=local, cache_limit=cache_limit)
+        samples = self._open_samples()
         found = [number + self._stored if number < 0 else number for number in numbers]
         for number, at in zip(numbers, found):
             if not 0 <= at < self._stored:
                 of = "the version has" if self._mixture is None else "the streams together have"
                 raise IndexError(f"there is no sample {number}; {of} {self._stored}")
-        batch = self._reader()(self._samples_by_number.take(found, transforms))
+        batch = self._reader()(samples.take(found, transforms))
         return {name: values[0] for name, values in batch.items()} if is_one else batch
+
+    def _open_samples(self) -> _native.Samples:
+        """What reads samples by their numbers, opened once in each process."""
+        if self._samples_by_number is None or not self._samples_by_number.is_own():
+            local, cache_limit = self._cache
+            versions = self._mixture.versions if self._mixture is not None else [(self._store, self.version)]
+            self._samples_by_number = _native.Samples(versions, cache_dir=local, cache_limit=cache_limit)
+        return self._samples_by_number
 
     def _numbers(self, index: Any) -> tuple[bool, Sequence[int]]:
         """Whether an index is that of one sample, and the numbers of all that it names."""

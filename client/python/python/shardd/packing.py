@@ -6,7 +6,8 @@ of them becomes one row for attention that stays inside documents::
     for batch in shardd.DataLoader(dataset, batch_size=8):
         loss = model(**packing.flatten(batch)).loss
 
-The keys are those of ``DataCollatorWithFlattening(return_flash_attn_kwargs=True)`` of transformers.
+The keys are those of ``DataCollatorWithFlattening(return_flash_attn_kwargs=True)`` of transformers. :func:`next_token` keeps the
+rows apart, with padding, for models that take batches of one shape.
 """
 
 from __future__ import annotations
@@ -67,6 +68,64 @@ def flatten(
         "max_length_q": longest,
         "max_length_k": longest,
     }
+
+
+def next_token(
+    batch: Mapping[str, Any],
+    *,
+    tokens: str = "tokens",
+    documents: str = "documents",
+    length: str = "length",
+    labels: str | None = None,
+) -> dict[str, Any]:
+    """A batch of ``n`` sequences of ``N`` tokens with the label of each token: the next token of its document.
+
+    ``tokens``, ``documents``, ``length`` and ``labels`` are columns as in :func:`flatten`. Without a column ``documents``, each
+    sequence is one document.
+
+    The result has ``input``, ``labels`` and ``positions``, all int64 of ``[n, N]``, on the device of the tokens. Positions begin at 0
+    in each document, and in the padding. The label of the last token of each document, and of padding, is -100: no token of the same
+    document follows. A sequence that ends within a document has no next token for its last one, either.
+
+    Raises ``ValueError`` if a column is missing, or has another shape."""
+    import torch
+
+    for name in (tokens, *([labels] if labels is not None else [])):
+        if name not in batch:
+            raise ValueError(f"next_token takes a batch of sequences, and column {name!r} is not among {', '.join(batch)}")
+    ids = torch.as_tensor(batch[tokens]).long()
+    if ids.ndim != 2:
+        raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
+    width, device = ids.shape[1], ids.device
+    places = torch.arange(width, device=device)
+    begins = _marked(batch.get(documents), ids)
+    following = ids if labels is None else torch.as_tensor(batch[labels]).long()
+    if following.shape != ids.shape:
+        shapes = f"column {labels!r} has the shape {list(following.shape)}, and {tokens!r} {list(ids.shape)}"
+        raise ValueError(f"{shapes}: give one label for each token")
+    shifted = torch.full_like(ids, IGNORED)
+    shifted[:, :-1] = following[:, 1:]
+    if length in batch:
+        used = torch.as_tensor(batch[length]).long().to(device)[:, None]
+        begins |= places == used
+        shifted[places >= used] = IGNORED
+    shifted[:, :-1][begins[:, 1:]] = IGNORED
+    starts = torch.where(begins, places, 0).cummax(1).values
+    return {"input": ids, "labels": shifted, "positions": places - starts}
+
+
+def _marked(documents: Any, ids: Any) -> Any:
+    """Which tokens begin a document, as bool of ``[n, N]``. The first token of each row does."""
+    import torch
+
+    marks = torch.zeros(ids.shape, dtype=torch.bool)
+    marks[:, :1] = True
+    for row, starts in enumerate(documents if documents is not None else ()):
+        places = torch.as_tensor(starts).long()
+        if len(places) and not 0 <= int(places.min()) <= int(places.max()) < ids.shape[1]:
+            raise ValueError(f"row {row} has documents that begin at {places.tolist()}, outside of its {ids.shape[1]} tokens")
+        marks[row, places] = True
+    return marks.to(ids.device)
 
 
 def _begins(documents: Any, used: Any) -> Any:
