@@ -224,9 +224,7 @@ impl Column {
             Self::new(&Arc::new(field), &values)
         };
         let values = column(values);
-        if values.tensor.as_ref()?.shape.len() > 1 {
-            return None;
-        }
+        values.tensor.as_ref()?;
         // Only what begins where PyTorch's tensor does is a part of it by its length alone.
         let block = self.block.as_ref().filter(|_| start == 0).map(|block| block.clone_ref(py));
         let nulls = (0..self.array.len()).filter(|row| self.array.is_null(*row)).collect();

@@ -61,9 +61,9 @@ impl Samples {
             let Some(chain) = &transforms else { return Ok(batch) };
             let places: Vec<(u32, u64)> = numbers.iter().map(|number| (0, *number)).collect();
             let mut chain = chain.get().inner.clone();
-            if chain.on_error == OnError::Skip {
+            if chain.on_error() == OnError::Skip {
                 // As many rows as were asked for.
-                chain.on_error = OnError::Zero;
+                chain.set_on_error(OnError::Zero);
             }
             Ok(Transformed::new(&chain, &batch.schema(), 0)?.apply(&batch, &places, &Fresh)?.batch)
         });

@@ -3,16 +3,23 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
-use shardd_transforms::{Dtype, Image, Input, Op, Place, Transform, Value};
+use shardd_client::loader::Transforms;
+use shardd_transforms::{Companion, Companions, Dtype, Given, Image, Input, Op, Place, Transform, Value};
 
-/// A chain of transforms.
+/// A chain of transforms, of pictures or of sounds.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Chain {
-    pub(crate) inner: shardd_transforms::Chain,
+    pub(crate) inner: Transforms,
 }
 
-/// The type of numbers, their shape, and their bytes.
-type Numbers<'py> = (String, [usize; 3], Bound<'py, PyByteArray>);
+/// The type of numbers, their shape, and their bytes; and the companions of a picture.
+type Numbers<'py> = (String, Vec<usize>, Bound<'py, PyByteArray>, Vec<Moved>);
+
+/// A companion as Python gives it: its kind, numbers, shape, bytes and count.
+type Beside = (String, Vec<f32>, Vec<usize>, Vec<u8>, usize);
+
+/// A companion as Python gets it: numbers, shape, bytes, and the indices of the boxes that are left.
+type Moved = (Vec<f32>, Vec<usize>, Vec<u8>, Vec<usize>);
 
 #[pymethods]
 impl Chain {
@@ -30,7 +37,7 @@ impl Chain {
     /// The BLAKE3 of its JSON, in hexadecimal digits.
     #[getter]
     fn digest(&self) -> String {
-        self.inner.digest().to_hex().to_string()
+        self.inner.digest()
     }
 
     /// How many numbers its operations on samples have.
@@ -41,19 +48,21 @@ impl Chain {
 
     /// The names of all operations.
     #[staticmethod]
-    fn names() -> Vec<&'static str> {
-        Op::NAMES.to_vec()
+    #[pyo3(signature = (audio=false))]
+    fn names(audio: bool) -> Vec<&'static str> {
+        if audio { shardd_audio::Op::NAMES.to_vec() } else { Op::NAMES.to_vec() }
     }
 
     /// The name of an operation that is nearest to this one.
     #[staticmethod]
-    fn nearest(name: &str) -> &'static str {
-        Op::nearest(name)
+    #[pyo3(signature = (name, audio=false))]
+    fn nearest(name: &str, audio: bool) -> &'static str {
+        if audio { shardd_audio::Op::nearest(name) } else { Op::nearest(name) }
     }
 
     /// A sample's picture as a batch has it. `shape` is that of its bytes, if they are pixels. Its operations have numbers from
     /// `first` on.
-    #[pyo3(signature = (sample, shape, seed, epoch, position, first=0))]
+    #[pyo3(signature = (sample, shape, seed, epoch, position, first, given))]
     #[expect(clippy::too_many_arguments, reason = "as Python passes them")]
     fn apply<'py>(
         &self,
@@ -64,15 +73,30 @@ impl Chain {
         epoch: u64,
         position: u64,
         first: u64,
+        given: Vec<Beside>,
     ) -> PyResult<Numbers<'py>> {
-        let transform = self.transform(shape.as_deref())?.numbered_from(first);
-        let mut numbers = vec![0; transform.bytes()];
         let place = Place { seed, epoch, position };
-        py.detach(|| transform.apply(&sample, place, &mut numbers)).map_err(refused)?;
-        Ok((transform.dtype().to_string(), transform.shape(), PyByteArray::new(py, &numbers)))
+        let chain = match &self.inner {
+            Transforms::Pictures(chain) => chain,
+            Transforms::Sounds(chain) => {
+                let transform = sounds(chain, shape.as_deref())?.numbered_from(first);
+                let mut numbers = vec![0; transform.bytes()];
+                py.detach(|| transform.apply(&sample, place, &mut numbers)).map_err(refused)?;
+                let dtype = transform.dtype().to_string();
+                return Ok((dtype, transform.shape(), PyByteArray::new(py, &numbers), Vec::new()));
+            }
+        };
+        let transform = pictures(chain, shape.as_deref())?.numbered_from(first);
+        let mut numbers = vec![0; transform.bytes()];
+        let given = given.iter().map(companion).collect::<PyResult<Vec<_>>>()?;
+        let moved =
+            py.detach(|| transform.apply_with(&sample, &given, place, &mut numbers)).map_err(refused)?;
+        let (dtype, shape) = (transform.dtype().to_string(), transform.shape().to_vec());
+        Ok((dtype, shape, PyByteArray::new(py, &numbers), moved_of(moved)))
     }
 
     /// The operations, and a sample's picture behind each; the decoded one first, without an operation. Channels are last.
+    #[expect(clippy::too_many_arguments, reason = "as Python passes them")]
     fn stages<'py>(
         &self,
         py: Python<'py>,
@@ -81,27 +105,76 @@ impl Chain {
         seed: u64,
         epoch: u64,
         position: u64,
+        given: Vec<Beside>,
     ) -> PyResult<Vec<(Option<String>, Numbers<'py>)>> {
-        let transform = self.transform(shape.as_deref())?;
         let place = Place { seed, epoch, position };
-        let stages = py.detach(|| transform.stages(&sample, place)).map_err(refused)?;
+        let chain = match &self.inner {
+            Transforms::Pictures(chain) => chain,
+            Transforms::Sounds(chain) => {
+                let transform = sounds(chain, shape.as_deref())?;
+                let stages = py.detach(|| transform.stages(&sample, place)).map_err(refused)?;
+                let stage = |stage: shardd_audio::Stage| {
+                    let pieces = stage.value.pieces();
+                    let bytes: Vec<u8> = pieces.flatten().flat_map(|float| float.to_le_bytes()).collect();
+                    let shape = stage.value.shape();
+                    (stage.op, (Dtype::Float32.to_string(), shape, PyByteArray::new(py, &bytes), Vec::new()))
+                };
+                return Ok(stages.into_iter().map(stage).collect());
+            }
+        };
+        let transform = pictures(chain, shape.as_deref())?;
+        let given = given.iter().map(companion).collect::<PyResult<Vec<_>>>()?;
+        let stages = py.detach(|| transform.stages_with(&sample, &given, place)).map_err(refused)?;
         let picture = |value: Value| match value {
             Value::Bytes(image) => (Dtype::Uint8, image.shape(), image.into_pixels()),
             Value::Floats(image) => (Dtype::Float32, image.shape(), bytes(&image)),
         };
         let stages = stages.into_iter().map(|stage| {
             let (dtype, shape, bytes) = picture(stage.value);
-            (stage.op, (dtype.to_string(), shape, PyByteArray::new(py, &bytes)))
+            (
+                stage.op,
+                (dtype.to_string(), shape.to_vec(), PyByteArray::new(py, &bytes), moved_of(stage.companions)),
+            )
         });
         Ok(stages.collect())
     }
 }
 
-impl Chain {
-    fn transform(&self, shape: Option<&[usize]>) -> PyResult<Transform> {
-        let input = shape.map_or(Ok(Input::Encoded), Input::of_shape).map_err(refused)?;
-        Transform::new(self.inner.clone(), input).map_err(refused)
-    }
+fn pictures(chain: &shardd_transforms::Chain, shape: Option<&[usize]>) -> PyResult<Transform> {
+    let input = shape.map_or(Ok(Input::Encoded), Input::of_shape).map_err(refused)?;
+    Transform::new(chain.clone(), input).map_err(refused)
+}
+
+/// Of float32, if a shape is given.
+fn sounds(chain: &shardd_audio::Chain, shape: Option<&[usize]>) -> PyResult<shardd_audio::Transform> {
+    use shardd_audio::{Input, Number, Transform};
+    let input = shape.map_or(Ok(Input::Encoded), |shape| Input::of_shape(shape, Number::Float32));
+    Transform::new(chain.clone(), input.map_err(refused)?).map_err(refused)
+}
+
+fn companion((kind, numbers, shape, bytes, count): &Beside) -> PyResult<Given<'_>> {
+    Ok(match kind.as_str() {
+        "boxes" => Given::Boxes(numbers),
+        "keypoints" => Given::KeyPoints(numbers),
+        "pixels" => Given::Pixels { shape, bytes },
+        "encoded" => Given::Encoded(bytes),
+        "labels" => Given::Labels(*count),
+        other => return Err(PyValueError::new_err(format!("{other:?} is no kind of companion"))),
+    })
+}
+
+fn moved_of(companions: Companions) -> Vec<Moved> {
+    let Companions { all, kept, size } = companions;
+    let moved = |companion| match companion {
+        Companion::Boxes(boxes) => (boxes.boxes.concat(), Vec::new(), Vec::new(), Vec::new()),
+        Companion::KeyPoints(points) => (points.points.concat(), Vec::new(), Vec::new(), Vec::new()),
+        Companion::Mask(mask) => {
+            let planes = mask.is_stack().then(|| mask.planes().len());
+            (Vec::new(), planes.into_iter().chain(size).collect(), mask.into_pixels(), Vec::new())
+        }
+        Companion::Labels => (Vec::new(), Vec::new(), Vec::new(), kept.clone()),
+    };
+    all.into_iter().map(moved).collect()
 }
 
 fn bytes(image: &Image<f32>) -> Vec<u8> {

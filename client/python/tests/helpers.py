@@ -52,12 +52,17 @@ def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None =
     return done
 
 
-def ingest(store: Path | str, name: str, path: Path | str, *flags: str) -> None:
-    """Makes a dataset of a file with `shardctl`, whose directory is in SHARDD_BIN. Without it, the test is skipped."""
+def shardctl(*arguments: object) -> str:
+    """The output of `shardctl`, whose directory is in SHARDD_BIN. Without it, the test is skipped."""
     binaries = os.environ.get("SHARDD_BIN")
     if not binaries:
         pytest.skip("SHARDD_BIN, the directory of shardctl, is not set")
-    run([os.path.join(binaries, "shardctl"), "--store", str(store), "ingest", str(path), "--name", name, *flags])
+    return run([os.path.join(binaries, "shardctl"), *map(str, arguments)]).stdout
+
+
+def ingest(store: Path | str, name: str, path: Path | str, *flags: str) -> None:
+    """Makes a dataset of a file with `shardctl`."""
+    shardctl("--store", store, "ingest", path, "--name", name, *flags)
 
 
 def in_ranks(function, world: int, *arguments, timeout: float = 150) -> list:

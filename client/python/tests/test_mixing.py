@@ -6,6 +6,7 @@ import warnings
 from contextlib import closing
 
 import numpy as np
+import pyarrow.ipc
 import pytest
 import torch
 from PIL import Image
@@ -227,3 +228,27 @@ def test_a_percent_of_broken_samples_is_reported_once_each_under_every_policy(tm
     assert (stats["replaced"], stats["skipped"], stats["samples"]) == (0, 3, 297)
     found, _, warned, _ = read(truncated="fill")
     assert len(found) == 300 and all(found.values()) and not warned
+
+
+def test_replay_gives_the_pixels_and_labels_that_a_rank_saw(images, tmp_path):
+    transform = T.Compose([*SINGLE, T.CutMix(num_classes=CLASSES)])
+    dataset = shardd.StreamingDataset(images, q=0.5, partitions=12, shuffle_seed=7, rank=1, world_size=2)
+    with closing(shardd.DataLoader(dataset, batch_size=BATCH, virtual_ranks=4, transform=transform)) as loader:
+        loader.set_epoch(2)
+        batches = iter(loader)
+        for _ in range(4):
+            next(batches)
+        state = loader.state_dict()
+        seen = [next(batches), next(batches)]
+    place = {"plan": state["plan"], "epoch": state["epoch"], "position": state["position"]}
+    sizes = {"batch-size": BATCH, "virtual-ranks": state["virtual_ranks"], "rank": 1, "world": 2}
+    out = tmp_path / "step.arrow"
+    flags = [f"--{name}={value}" for name, value in (place | sizes).items()]
+    helpers.shardctl("--store", images, "replay", *flags, "--transforms", transform.to_json(), "--out", out)
+    with pyarrow.ipc.open_file(out) as file:
+        given = [file.get_batch(number) for number in range(file.num_record_batches)]
+    assert len(given) == len(seen) == 2
+    for replayed, batch in zip(given, seen, strict=True):
+        assert replayed["id"].to_pylist() == batch["id"].tolist()
+        for column in ("image", "label"):
+            assert np.array_equal(replayed[column].to_numpy_ndarray(), batch[column].numpy())

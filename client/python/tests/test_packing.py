@@ -30,7 +30,7 @@ def store(request, tmp_path_factory):
 
 
 def reading(store, rank=0, world=1):
-    dataset = shardd.StreamingDataset(store, q=0.5, partitions=2, rank=rank, world_size=world)
+    dataset = shardd.StreamingDataset(store, dataset="text", q=0.5, partitions=2, rank=rank, world_size=world)
     return closing(shardd.DataLoader(dataset, batch_size=4, virtual_ranks=2))
 
 
@@ -68,6 +68,36 @@ def test_every_rank_has_the_same_batches_and_all_documents_are_there(store):
     tokens = sum(len(batch) for batch in alone)
     whole = sum(map(len, documents()))
     assert tokens == whole or tokens == whole - whole % LENGTH
+
+
+def test_packed_filtered_and_mixed_ids_and_masks_are_those_of_any_world_and_of_a_resume(store, request):
+    is_whole = request.node.callspec.params["store"] == "best_fit_decreasing"
+    rule = ["--filter", f"length >= {LENGTH - 2}"] if is_whole else ["--fraction", "0.5", "--seed", "3"]
+    helpers.shardctl("--store", store, "derive", "text", "mostly-full", *rule)
+
+    def part(world, state, steps):
+        """The keys of each micro-batch by its step, up to a step; and the state there."""
+        found = {}
+        for rank in range(world):
+            streams = [shardd.Stream(store, dataset=name, proportion=share) for name, share in (("text", 0.7), ("mostly-full", 0.3))]
+            dataset = shardd.StreamingDataset(streams=streams, epoch_size=96, rank=rank, world_size=world)
+            with closing(shardd.DataLoader(dataset, batch_size=2, virtual_ranks=6)) as loader:
+                if state is not None:
+                    loader.load_state_dict(state)
+                for batch in loader:
+                    keys = {name: torch.as_tensor(value).tolist() for name, value in packing.flatten(batch).items()}
+                    found.setdefault(loader.step, []).append(keys)
+                    if loader.is_last_micro and loader.step + 1 >= steps:
+                        break
+                after = loader.state_dict()
+        return {step: sorted(keys, key=str) for step, keys in found.items()}, after
+
+    whole, _ = part(1, None, 99)
+    assert len(whole) == 8 and all(len(keys) == 6 for keys in whole.values())
+    assert part(2, None, 99)[0] == part(3, None, 99)[0] == whole
+    some, state = part(2, None, 3)
+    rest, _ = part(3, state, 99)
+    assert {**some, **rest} == whole and not set(some) & set(rest)
 
 
 def test_the_loss_of_packed_documents_is_that_of_each_by_itself(store):

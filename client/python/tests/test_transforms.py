@@ -31,13 +31,18 @@ CROP = T.Compose([T.RandomResizedCrop(24), T.RandomHorizontalFlip(), *reference.
 
 @pytest.mark.parametrize("op, by_torchvision, allowed", reference.CASES, ids=lambda value: repr(value)[:60])
 def test_pixels_are_those_of_torchvision_with_parameters_by_numpy(op, by_torchvision, allowed):
+    numbers = differing = 0
     for position, picture in enumerate(reference.synthetic() * 3):
         ours = reference.by_us(op, picture, position)
         theirs = reference.by_torchvision(by_torchvision, op, picture, position)
         if theirs is None:
             continue
         assert ours.shape == theirs.shape
-        assert (ours.int() - theirs.int()).abs().max() <= allowed, (op, picture.shape)
+        differences = (ours.int() - theirs.int()).abs()
+        assert differences.max() <= allowed, (op, picture.shape)
+        numbers, differing = numbers + differences.numel(), differing + int((differences > 0).sum())
+    # Where torchvision's own result depends on the processor, 1 is allowed, in rare numbers.
+    assert differing <= 1e-4 * numbers, (op, differing, numbers)
 
 
 def test_normalised_floats_are_those_of_torchvision_to_the_bit():
@@ -189,6 +194,10 @@ def test_a_state_continues_with_the_same_pictures(images):
         rest |= of_batches(resumed)
         resumed.close()
     assert first | rest == expected and not first.keys() & rest.keys()
+    other = reading(images, transform=T.Compose([T.CenterCrop(8)]))
+    with pytest.warns(UserWarning, match=f"saved with transforms of digest {state['transforms']}, and this loader has those of"):
+        other.load_state_dict(state)
+    other.close()
 
 
 def test_a_single_sample_is_made_as_in_the_batch(images):
@@ -288,11 +297,7 @@ def test_transforms_are_data(images):
     assert modes == T.Compose([T.Resize([8, 8], "bicubic"), T.AutoAugment("svhn")])
 
 
-# These change boxes, which only the crate in Rust moves with their pictures.
-OF_BOXES = {"ClampBoundingBoxes", "ConvertBoundingBoxFormat", "RandomIoUCrop", "SanitizeBoundingBoxes"}
-
-
-@pytest.mark.parametrize("name", sorted({*shardd._native.Chain.names()} - OF_BOXES - {"Compose"}))
+@pytest.mark.parametrize("name", sorted({*shardd._native.Chain.names()} - {"Compose"}))
 def test_arguments_and_defaults_are_those_of_torchvision(name):
     import inspect
 

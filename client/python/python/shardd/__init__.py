@@ -7,7 +7,7 @@ training resumes at the exact sample with any number of ranks.
 Importing the package, or making a dataset or loader, starts no thread: threads begin with the first batch.
 """
 
-from . import packing, transforms
+from . import audio_transforms, packing, transforms
 from ._csr import Csr
 from ._dataset import StreamingDataset
 from ._device import to_device
@@ -30,6 +30,7 @@ __all__ = [
     "Stream",
     "StreamingDataset",
     "as_tf_dataset",
+    "audio_transforms",
     "from_hf",
     "from_iter",
     "from_torch",

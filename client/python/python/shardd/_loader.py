@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import sys
 import warnings
@@ -289,16 +290,26 @@ class DataLoader:
             self.virtual_ranks,
             self.dataset.run,
             limit=self.dataset._limit,
+            transforms=self._transforms_digest(),
             unfinished_step=self._unfinished,
             given_again=self._given_of_step,
         )
+
+    def _transforms_digest(self) -> str | None:
+        """The first digits of the digest of all transforms, or of their digests if there are several."""
+        steps = self._changes.steps if self._changes is not None else ()
+        digests = [step.digest for step in (self._chain, *steps) if isinstance(step, Compose)]
+        if len(digests) > 1:
+            return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+        return digests[0][:16] if digests else None
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """Continues at the position in the state, with the virtual ranks of the state unless you gave others.
 
         Any number of ranks up to these can continue. With more ranks, ``global_batch_size`` decides the virtual ranks. With
         ``batch_size`` there is one per rank, so the number of ranks must divide the partitions. The first iteration warns if its
-        steps differ from those of a loader without the state. A state of other data or another plan is refused, unless you pass
+        steps differ from those of a loader without the state. Other transforms of pictures than those of the state are a warning. A
+        state of other data or another plan is refused, unless you pass
         ``force=True``."""
         read = State.of(state)
         if not force:
@@ -307,6 +318,7 @@ class DataLoader:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
             raise StateMismatch(f"the state is of worker {read.worker[0]} of {read.worker[1]} of another loader; load it there")
+        read.warn_of_others(self._transforms_digest())
         self._take(Taken(read.virtual_ranks))
         self.close()
         # A dataset may say that it is at the end of an epoch.
@@ -448,7 +460,7 @@ class DataLoader:
 
         def batch_of(step: _native.Step, index: int) -> Any:
             for epoch, position, reason, skipped in step.failed(index):
-                remedy = "the sample is left out" if skipped else "the picture is replaced by zeros"
+                remedy = "the sample is left out" if skipped else "it is replaced by zeros"
                 warnings.warn(f"at position {position} of epoch {epoch} {remedy}: {reason}", stacklevel=2)
             return read(step.columns(index)) if step.micro_batch(index)[1] else None
 

@@ -101,6 +101,8 @@ class Loader:
     def steps_per_epoch(self) -> int: ...
     def stats(self) -> dict[str, float]: ...
 
+_Moved = tuple[list[float], list[int], bytes, list[int]]
+
 class Chain:
     """A chain of transforms."""
 
@@ -112,15 +114,28 @@ class Chain:
     @property
     def count(self) -> int: ...
     @staticmethod
-    def names() -> list[str]: ...
+    def names(audio: bool = False) -> list[str]: ...
     @staticmethod
-    def nearest(name: str) -> str: ...
+    def nearest(name: str, audio: bool = False) -> str: ...
     def apply(
-        self, sample: bytes, shape: list[int] | None, seed: int, epoch: int, position: int, first: int = 0
-    ) -> tuple[str, list[int], bytearray]: ...
+        self,
+        sample: bytes,
+        shape: list[int] | None,
+        seed: int,
+        epoch: int,
+        position: int,
+        first: int,
+        given: list[tuple[str, list[float], list[int], bytes, int]],
+    ) -> tuple[str, list[int], bytearray, list[_Moved]]: ...
     def stages(
-        self, sample: bytes, shape: list[int] | None, seed: int, epoch: int, position: int
-    ) -> list[tuple[str | None, tuple[str, list[int], bytearray]]]: ...
+        self,
+        sample: bytes,
+        shape: list[int] | None,
+        seed: int,
+        epoch: int,
+        position: int,
+        given: list[tuple[str, list[float], list[int], bytes, int]],
+    ) -> list[tuple[str | None, tuple[str, list[int], bytearray, list[_Moved]]]]: ...
 
 class Store:
     def __init__(

@@ -22,7 +22,7 @@ class Ragged:
     __slots__ = ("is_bytes", "nulls", "offsets", "values")
 
     def __init__(self, values: Any, offsets: Any, *, is_bytes: bool, nulls: frozenset[int] = frozenset()) -> None:
-        #: All numbers, of shape ``[numbers]``; of binaries uint8.
+        #: All numbers, of shape ``[numbers]``; of binaries uint8; of lists of tensors of one shape, ``[tensors, …]``.
         self.values = values
         #: From 0 on, of shape ``[len(self) + 1]``, int64.
         self.offsets = offsets

@@ -28,6 +28,8 @@ class State:
     worker: tuple[int, int] | None = None
     # How many samples an epoch has, if not all of them.
     limit: int | None = None
+    # The first digits of the digest of the transforms of pictures.
+    transforms: str | None = None
     # Of a step that was begun and not finished: how many of its rank's micro-batches were handed out, of how many. Reading goes
     # on at the start of the step, which is what ``position`` says, and hands them out again.
     unfinished_step: tuple[int, int] | None = None
@@ -48,6 +50,8 @@ class State:
             state["worker"] = list(self.worker)
         if self.limit is not None:
             state["limit"] = self.limit
+        if self.transforms is not None:
+            state["transforms"] = self.transforms
         if self.unfinished_step is not None:
             state["unfinished_step"] = list(self.unfinished_step)
         return state
@@ -80,12 +84,23 @@ class State:
                 run=state.get("run"),
                 worker=(int(worker[0]), int(worker[1])) if worker is not None else None,
                 limit=int(state["limit"]) if state.get("limit") is not None else None,
+                transforms=str(state["transforms"]) if state.get("transforms") is not None else None,
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateMismatch(f"the state is damaged: {error!r}") from None
         if read.epoch < 0 or read.position < 0 or read.virtual_ranks < 1:
             raise StateMismatch(f"the state is damaged: {dict(state)}")
         return read
+
+    def warn_of_others(self, transforms: str | None) -> None:
+        """Warns if pictures were transformed in another way before the state."""
+        if self.transforms is not None and self.transforms != transforms:
+            own = "none" if transforms is None else f"those of digest {transforms}"
+            warnings.warn(
+                f"the state was saved with transforms of digest {self.transforms}, and this loader has {own}: pictures differ from those "
+                "of a training that was not interrupted",
+                stacklevel=3,
+            )
 
     def check(self, plan: str, what: str, limit: int | None = None) -> None:
         """Refuses a state of another plan, or of epochs that end elsewhere."""

@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _native
 from ._place import open_store
+
+_T = TypeVar("_T")
+
+# Streams whose stores are asked at the same time.
+_OPENED_AT_ONCE = 16
 
 
 class Stream:
@@ -82,6 +88,12 @@ class _Source:
     amount: str
 
 
+def _at_once(function: Callable[..., _T], *arguments: Sequence[Any]) -> list[_T]:
+    """The results of calls that wait for stores, in order; the error of the first that fails."""
+    with ThreadPoolExecutor(max_workers=_OPENED_AT_ONCE) as threads:
+        return list(threads.map(function, *arguments))
+
+
 class Mixture:
     """What a :class:`shardd.StreamingDataset` of streams reads: their plans, and the order that mixes them."""
 
@@ -94,21 +106,23 @@ class Mixture:
         find: Callable[[_native.Store, str | None, str | None], tuple[str, str, int]],
     ) -> None:
         self._epoch_size, self._plan = epoch_size, dict(plan)
-        self.sources: list[_Source] = []
-        stores = []
         for stream in streams:
             if not isinstance(stream, Stream):
                 raise TypeError(f"streams are a list of shardd.Stream, and {stream!r} is a {type(stream).__name__}")
+
+        def look_up(stream: Stream) -> tuple[_native.Store, _Source]:
             options = stream.storage_options if stream.storage_options is not None else storage_options
             where = dict(place=stream.remote, **(options or {}))
             store = open_store(**where)
             name, version, samples = find(store, stream.dataset, stream.split)
-            self.sources.append(_Source(where, name, version, samples, stream.kind, stream.amount))
-            stores.append(store)
-        self._mix(stores)
+            return store, _Source(where, name, version, samples, stream.kind, stream.amount)
+
+        found = _at_once(look_up, streams)
+        self.sources = [source for _, source in found]
+        self._mix([store for store, _ in found])
 
     def _mix(self, stores: list[_native.Store]) -> None:
-        plans = [store.make_plan(source.version, **self._plan) for store, source in zip(stores, self.sources)]
+        plans = _at_once(lambda store, source: store.make_plan(source.version, **self._plan), stores, self.sources)
         self._stores = stores
         self.plans = [plan for plan, _ in plans]
         self.partitions = [partitions for _, partitions in plans]

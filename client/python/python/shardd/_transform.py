@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 from ._csr import Csr
 from ._ragged import Ragged
 from ._shared import SharedBatches
-from .transforms import Compose, is_picture
+from .transforms import Compose
 
 T = TypeVar("T")
 
@@ -97,12 +97,14 @@ def _changed(by: Compose, sample: Any, number: int, seed: int, place: tuple[int,
     """A sample with its picture changed."""
     if not isinstance(sample, dict):
         raise TypeError(f"a Compose behind a function changes the picture of a sample, and the function gives {type(sample).__name__}")
-    if (column := by.column) is None:
-        found = [name for name, value in sample.items() if is_picture(value)]
-        if len(found) != 1:
-            raise ValueError(f"a Compose behind a function finds {len(found)} pictures in a sample of {', '.join(sample)}: name one (column)")
-        [column] = found
     epoch, position = place
+    if by.companions:
+        return by.at(sample, seed=seed, epoch=epoch, position=position, first=number)
+    if (column := by.column) is None:
+        found = [name for name, value in sample.items() if by.finds(value)]
+        if len(found) != 1:
+            raise ValueError(f"a Compose behind a function finds {len(found)} pictures or sounds in a sample of {', '.join(sample)}: name one (column)")
+        [column] = found
     return sample | {column: by.at(sample[column], seed=seed, epoch=epoch, position=position, first=number)}
 
 

@@ -29,7 +29,8 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any
 
-from . import _native
+from . import _companions, _native
+from ._companions import BoundingBoxes, Companion, KeyPoints, Labels, Mask
 
 _Numbers = float | Sequence[float]
 _Size = int | Sequence[int]
@@ -419,6 +420,53 @@ class ToPureTensor(Transform):
     """Changes nothing: batches are plain tensors at the end."""
 
 
+@dataclass(frozen=True)
+class RandomIoUCrop(Transform):
+    """Cuts out a random rectangle with the middle of a box in it, which overlaps it enough (Liu et al., 2016). Boxes whose middles are
+    outside become zeros: put :class:`SanitizeBoundingBoxes` behind it."""
+
+    min_scale: float = 0.3
+    max_scale: float = 1.0
+    min_aspect_ratio: float = 0.5
+    max_aspect_ratio: float = 2.0
+    sampler_options: Sequence[float] | None = None
+    trials: int = 40
+
+
+@dataclass(frozen=True)
+class SanitizeBoundingBoxes(Transform):
+    """Drops boxes that are too small or not all inside of their picture, with their labels: the :class:`Labels` among the
+    ``companions`` of the :class:`Compose`."""
+
+    min_size: float = 1.0
+    min_area: float = 1.0
+    labels_getter: str | None = "default"
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON."""
+        if self.labels_getter not in ("default", None):
+            raise ValueError('SanitizeBoundingBoxes finds labels by companions={"labels": Labels()} of the Compose: leave labels_getter out')
+        return {"type": type(self).__name__, "min_size": self.min_size, "min_area": self.min_area}
+
+
+@dataclass(frozen=True)
+class ClampBoundingBoxes(Transform):
+    """Cuts off the parts of boxes outside of their picture."""
+
+    clamping_mode: str | None = "auto"
+
+
+@dataclass(frozen=True)
+class ConvertBoundingBoxFormat(Transform):
+    """Writes boxes as ``"XYXY"``, ``"XYWH"`` or ``"CXCYWH"``."""
+
+    format: str
+
+    def document(self) -> dict[str, Any]:
+        """It as JSON."""
+        return {"type": type(self).__name__, "format": BoundingBoxes(self.format).document()["format"]}
+
+
 @dataclass(frozen=True, kw_only=True)
 class MixUp(Transform):
     """Makes each sample of a batch a weighted mean of itself and the one before it, and its label likewise (Zhang et al., 2018).
@@ -473,6 +521,9 @@ class Compose(Transform):
     you give one. With ``on_error="zero"``, pictures that cannot be decoded are zeros, and with ``"skip"`` their samples are left
     out of the batch; a warning names each. Else the first of them ends the epoch with an error. ``truncated="fill"`` keeps the pixels
     of JPEGs that end too soon, with grey for the others. Pictures of more than ``max_pixels`` are errors before they take memory.
+
+    ``companions`` are the columns that move with the pictures, by their names: :class:`BoundingBoxes`, :class:`KeyPoints`,
+    :class:`Mask` and :class:`Labels`.
     """
 
     def __init__(
@@ -487,13 +538,17 @@ class Compose(Transform):
         layout: str = "CHW",
         seed: int | None = None,
         on_error: str = "raise",
+        companions: Mapping[str, Companion] | None = None,
     ) -> None:
         self.transforms = tuple(transforms)
         for transform in self.transforms:
             if not isinstance(transform, Transform):
                 raise TypeError(_not_ours(transform))
         decode = {"mode": mode, "apply_exif_orientation": apply_exif_orientation, "max_pixels": max_pixels, "truncated": truncated}
+        self._companions = _companions.checked(companions)
+        beside = {name: companion.document() for name, companion in self._companions.items()}
         self._options = {"column": column, "decode": decode, "layout": layout, "seed": seed, "on_error": on_error}
+        self._options |= {"companions": beside} if beside else {}
         single, mixing = _parted(self.transforms)
         document = {"transforms": [transform.document() for transform in single], **self._options}
         if mixing:
@@ -520,6 +575,15 @@ class Compose(Transform):
         """The column of pictures, if one was named."""
         return self._options["column"]
 
+    def finds(self, value: Any) -> bool:
+        """Whether it may change a value."""
+        return is_picture(value)
+
+    @property
+    def companions(self) -> dict[str, Companion]:
+        """The columns that move with the pictures."""
+        return dict(self._companions)
+
     def document(self) -> dict[str, Any]:
         """Its operations as JSON, for other operations."""
         if self._options != Compose([])._options:
@@ -541,20 +605,49 @@ class Compose(Transform):
         """A sample's picture as a batch would have it, at this position of this epoch.
 
         ``sample`` is an encoded image (``bytes``) or an array of uint8, ``[height, width, channels]`` or ``[channels, height,
-        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy. It is not mixed with others."""
+        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy. It is not mixed with others.
+        With ``companions``, ``sample`` and the result are mappings with them and the picture."""
         return self.at(sample, seed=seed, epoch=epoch, position=position)
 
     def at(self, sample: Any, *, seed: int, epoch: int, position: int, first: int = 0) -> Any:
         """The same behind other operations: its own have numbers from ``first`` on."""
-        data, shape = _bytes_of(sample)
-        return _array(*self._chain.apply(data, shape, seed, epoch, position, first))
+        column, picture, given = self._parts(sample)
+        data, shape = _bytes_of(picture)
+        *numbers, moved = self._chain.apply(data, shape, seed, epoch, position, first, given)
+        return self._whole(sample, column, _array(*numbers), moved)
 
     def stages(self, sample: Any, *, epoch: int = 0, position: int = 0, seed: int = 0) -> list[tuple[str, Any]]:
         """The operations and the picture behind each, to look at; the decoded picture comes first. These are uint8, or float32 behind
         ``ToDtype``, with the channels last."""
-        data, shape = _bytes_of(sample)
-        stages = self._chain.stages(data, shape, seed, epoch, position)
-        return [(op or "decoded", _array(*picture)) for op, picture in stages]
+        column, picture, given = self._parts(sample)
+        data, shape = _bytes_of(picture)
+        stages = self._chain.stages(data, shape, seed, epoch, position, given)
+        return [(op or "decoded", self._whole(sample, column, _array(*numbers), moved)) for op, (*numbers, moved) in stages]
+
+    def _parts(self, sample: Any) -> tuple[str | None, Any, list[tuple[str, list[float], list[int], bytes, int]]]:
+        """The column of the picture, the picture, and its companions, as the native transforms take them."""
+        if not self._companions:
+            return None, sample, []
+        if not isinstance(sample, Mapping):
+            raise TypeError(f"these transforms have companions: give a mapping of the picture and {', '.join(self._companions)}")
+        if missing := [name for name in self._companions if name not in sample]:
+            raise ValueError(f"the sample lacks {', '.join(missing)}, which the transforms declare as companions")
+        column = self.column
+        if column is None:
+            found = [name for name, value in sample.items() if name not in self._companions and is_picture(value)]
+            if len(found) != 1:
+                raise ValueError(f"the transforms find {len(found)} pictures in a sample of {', '.join(sample)}: name one (column)")
+            [column] = found
+        if column not in sample:
+            raise ValueError(f"the sample lacks {column}, the column of the transforms' pictures; it has {', '.join(sample)}")
+        return column, sample[column], [one.given(sample[name]) for name, one in self._companions.items()]
+
+    def _whole(self, sample: Any, column: str | None, picture: Any, moved: list[tuple[list[float], list[int], bytes, list[int]]]) -> Any:
+        """The picture, or the sample with it and its companions."""
+        if column is None:
+            return picture
+        beside = zip(self._companions.items(), moved, strict=True)
+        return {**sample, column: picture, **{name: one.moved(sample[name], *parts) for (name, one), parts in beside}}
 
     def __repr__(self) -> str:
         return f"Compose({list(self.transforms)!r})"
@@ -570,13 +663,18 @@ class Compose(Transform):
 
 
 def from_json(text: str) -> Compose:
-    """Transforms from their JSON."""
+    """Transforms from their JSON: those of sounds, too."""
     document = json.loads(_native.Chain(text).json)
+    if "audio" in document:
+        from . import audio_transforms
+
+        return audio_transforms.from_json(text)
     options = {name: document[name] for name in ("column", "layout", "seed", "on_error")}
     mixing = dict(document.get("batch") or {"transforms": []})
     of_labels = {"num_classes": mixing.get("num_classes"), "labels_getter": mixing.get("labels") or "default"}
     transforms = [_of_document(op) for op in document["transforms"]] + [_of_document(op, of_labels) for op in mixing["transforms"]]
-    return Compose(transforms, **document["decode"], **options)
+    companions = _companions.of_document(document.get("companions") or {})
+    return Compose(transforms, **document["decode"], **options, companions=companions)
 
 
 def _of_document(document: Mapping[str, Any], of_labels: Mapping[str, Any] | None = None) -> Transform:
@@ -643,10 +741,6 @@ def _not_ours(transform: Any) -> str:
 
 # Names of torchvision's that are none here, and the way out.
 _HINTS = {
-    "ClampBoundingBoxes": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
-    "ConvertBoundingBoxFormat": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
-    "RandomIoUCrop": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
-    "SanitizeBoundingBoxes": "boxes are moved by the Rust crate shardd-transforms alone: change them in a function",
     "ConvertImageDtype": 'use ToDtype("float32", scale=True)',
     "Lambda": "pass transform=[compose, function] to shardd.DataLoader",
     "PILToTensor": "leave it out: pictures are tensors from the beginning",
