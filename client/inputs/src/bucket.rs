@@ -142,7 +142,8 @@ impl<'u> Bucket<'u> {
         is_folder: bool,
     ) -> Result<Found, InputsError> {
         objects.sort_by(|a, b| a.location.as_ref().cmp(b.location.as_ref()));
-        let object = |meta| Object { service: self.service, store: self.store.clone(), meta };
+        let object =
+            |meta| Object { service: self.service, store: self.store.clone(), meta, is_of_hub: false };
         let listing = Listing::new(self.network, objects.into_iter().map(object).collect());
         let files = listing.files(|object| {
             let path = format!("{}://{}/{}", self.scheme, self.name, object.path());
@@ -154,7 +155,7 @@ impl<'u> Bucket<'u> {
             Service::Google => "gs",
             Service::Azure | Service::Web => "az",
         };
-        Ok(Found { root: Root::new(scheme, steps), files, is_folder })
+        Ok(Found { root: Root::new(scheme, steps), files, is_folder, shown: None })
     }
 
     fn path(&self, key: &str) -> Result<Path, InputsError> {

@@ -1,4 +1,5 @@
-//! The files to ingest, from what a user gives: files, folders, patterns, and URLs of buckets and web servers.
+//! The files to ingest, from what a user gives: files, folders, patterns, and URLs of buckets, web servers and the Hugging
+//! Face Hub.
 //!
 //! What versions record of a file is its name, and names do not depend on where the input lies. They are relative to
 //! the folder that was given; of a file, to the folder it lies in; of a pattern, to the folders before its first
@@ -11,11 +12,13 @@
 
 mod ahead;
 mod bucket;
+mod hub;
 mod local;
 mod network;
 mod object;
 mod pattern;
 mod ranges;
+mod refusals;
 #[cfg(test)]
 mod tests;
 mod web;
@@ -30,7 +33,7 @@ use shardd_store::stores::Refusal;
 use self::network::Network;
 
 /// The schemes that we read, for the error about another one.
-const ACCEPTED: &str = "file://, s3://, gs://, az://, abfs://, http:// or https://";
+const ACCEPTED: &str = "file://, s3://, gs://, az://, abfs://, hf://datasets/, http:// or https://";
 
 /// Why the given paths do not lead to files.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +85,7 @@ pub fn open(given: &[PathBuf], under: Option<&str>, links: Links) -> Result<Inpu
     let is_file = matches!(found.as_slice(), [Found { is_folder: false, files, .. }] if files.len() == 1);
     let roots: Vec<&Root> = found.iter().map(|found| &found.root).collect();
     let prefixes = prefixes(&roots);
+    let shown = shown(&given, &found);
     let mut files = Vec::new();
     for (found, prefix) in found.into_iter().zip(prefixes) {
         files.extend(found.files.into_iter().map(|file| {
@@ -89,7 +93,7 @@ pub fn open(given: &[PathBuf], under: Option<&str>, links: Links) -> Result<Inpu
             file.named(name)
         }));
     }
-    Ok(Inputs::of_files(shown(&given), files, is_file, under)?)
+    Ok(Inputs::of_files(shown, files, is_file, under)?)
 }
 
 /// The files that one of the things given stands for.
@@ -99,6 +103,8 @@ struct Found {
     files: Vec<InputFile>,
     /// Whether more files could have been there.
     is_folder: bool,
+    /// Its exact place, if a URL leaves that open.
+    shown: Option<String>,
 }
 
 /// The folder that names are relative to, from the outside in: the kind of store, bucket or host, folders.
@@ -133,6 +139,7 @@ fn find(given: &Path, under: Option<&str>, links: Links, network: &Network) -> R
             local::find(&path.ok_or(InputsError::Malformed { given: text.to_owned(), reason })?, links)
         }
         "s3" | "s3a" | "gs" | "az" | "abfs" | "abfss" => bucket::find(text, under, network),
+        "hf" => hub::find(text, under, network),
         "http" | "https" => web::find(text, network),
         _ => Err(InputsError::Scheme { url: text.to_owned(), scheme: scheme.to_owned() }),
     }
@@ -170,9 +177,11 @@ fn split_last(path: &str) -> (&str, &str) {
 }
 
 /// The given paths, for messages.
-fn shown(given: &[PathBuf]) -> String {
-    let shown: Vec<String> =
-        given.iter().take(3).map(|given| web::without_query(&given.to_string_lossy())).collect();
+fn shown(given: &[PathBuf], found: &[Found]) -> String {
+    let shown = |(given, found): (&PathBuf, &Found)| {
+        found.shown.clone().unwrap_or_else(|| web::without_query(&given.to_string_lossy()))
+    };
+    let shown: Vec<String> = given.iter().zip(found).take(3).map(shown).collect();
     match given.len() {
         0..=3 => shown.join(", "),
         more => format!("{} and {} more", shown.join(", "), more - 3),

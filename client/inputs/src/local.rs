@@ -27,7 +27,7 @@ pub(super) fn find(given: &Path, links: Links) -> Result<Found, InputsError> {
         let files = Inputs::local(given, None, links)?.into_files();
         let is_folder = given.is_dir();
         let folder = if is_folder { Some(given) } else { given.parent() };
-        return Ok(Found { root: root(folder.unwrap_or(given))?, files, is_folder });
+        return Ok(Found { root: root(folder.unwrap_or(given))?, files, is_folder, shown: None });
     };
     let base = if folder.is_empty() { Path::new(".") } else { Path::new(folder) };
     let bounds = match links {
@@ -44,7 +44,7 @@ pub(super) fn find(given: &Path, links: Links) -> Result<Found, InputsError> {
     // `**/x` finds `a/x` once, but `**/**/x` finds it twice.
     files.sort_by(|a, b| a.name().cmp(b.name()));
     files.dedup_by(|a, b| a.name() == b.name());
-    Ok(Found { root: root(base)?, files, is_folder })
+    Ok(Found { root: root(base)?, files, is_folder, shown: None })
 }
 
 /// A search for what fits a pattern.

@@ -1,4 +1,4 @@
-//! One object of a store, or one file of a web server, as it was when it was listed.
+//! One object of a store, or one file of a web server or of the Hub, as it was when it was listed.
 
 use std::io;
 use std::ops::Range;
@@ -6,8 +6,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectMeta, ObjectStore};
+use object_store::{Error, GetOptions, GetRange, ObjectMeta, ObjectStore};
 use shardd_store::stores::{Refusal, Service};
+
+use super::refusals::of_hub_error;
 
 /// A file, each read of which gives the same bytes or an error.
 #[derive(Debug)]
@@ -15,6 +17,9 @@ pub(super) struct Object {
     pub(super) service: Service,
     pub(super) store: Arc<dyn ObjectStore>,
     pub(super) meta: ObjectMeta,
+    /// Whether it is a file of a commit on the Hub: no other bytes ever lie at its address. Its tag is the digest of its
+    /// content, and servers send it with tags of their own.
+    pub(super) is_of_hub: bool,
 }
 
 impl Object {
@@ -37,24 +42,18 @@ impl Object {
         if length == 0 {
             return Ok(Bytes::new());
         }
-        let options = GetOptions {
-            range: Some(GetRange::Bounded(range)),
-            // The store refuses if it has changed; a tag that is weak never matches.
-            if_match: self
-                .meta
-                .e_tag
-                .as_deref()
-                .filter(|tag| !tag.starts_with("W/"))
-                .map(|tag| self.tag(tag)),
-            ..GetOptions::default()
+        let bytes = match self.ask(Some(range.clone())).await {
+            // Some small files come only as a whole.
+            Err(Error::NotSupported { .. }) if self.is_of_hub => {
+                let whole = self.ask(None).await.map_err(|error| self.refused(&error))??;
+                let part = usize::try_from(range.start)..usize::try_from(range.end);
+                match (part.start, part.end) {
+                    (Ok(start), Ok(end)) if end <= whole.len() => whole.slice(start..end),
+                    _ => whole,
+                }
+            }
+            answer => answer.map_err(|error| self.refused(&error))??,
         };
-        let refused = |error| io::Error::from(Refusal::of(self.service, &error));
-        let answer = self.store.get_opts(self.path(), options).await.map_err(refused)?;
-        // Not all servers look at conditions, but all identify their bytes.
-        if !self.is(&answer.meta) {
-            return Err(Refusal::Changed.into());
-        }
-        let bytes = answer.bytes().await.map_err(refused)?;
         if bytes.len() as u64 != length {
             let reason = format!("it ends {} bytes into a part of {length}", bytes.len());
             return Err(Refusal::Other { reason }.into());
@@ -62,9 +61,38 @@ impl Object {
         Ok(bytes)
     }
 
+    /// A part, or all of it, if it is still the listed object.
+    async fn ask(&self, range: Option<Range<u64>>) -> Result<io::Result<Bytes>, Error> {
+        let options = GetOptions {
+            range: range.map(GetRange::Bounded),
+            // The store refuses if it has changed; a tag that is weak never matches.
+            if_match: self
+                .meta
+                .e_tag
+                .as_deref()
+                .filter(|tag| !self.is_of_hub && !tag.starts_with("W/"))
+                .map(|tag| self.tag(tag)),
+            ..GetOptions::default()
+        };
+        let answer = self.store.get_opts(self.path(), options).await?;
+        // Not all servers look at conditions, but all identify their bytes.
+        if !self.is(&answer.meta) {
+            return Ok(Err(Refusal::Changed.into()));
+        }
+        answer.bytes().await.map(Ok)
+    }
+
+    fn refused(&self, error: &Error) -> io::Error {
+        io::Error::from(match self.is_of_hub {
+            true => of_hub_error(error),
+            false => Refusal::of(self.service, error),
+        })
+    }
+
     /// Whether it is the same by this evidence. Times are compared in seconds, the least that servers give.
     fn is(&self, other: &ObjectMeta) -> bool {
         let is_same = match (&self.meta.e_tag, &other.e_tag) {
+            _ if self.is_of_hub => true,
             (Some(listed), Some(now)) => listed.trim_matches('"') == now.trim_matches('"'),
             _ => self.meta.last_modified.timestamp() == other.last_modified.timestamp(),
         };

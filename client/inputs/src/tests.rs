@@ -97,7 +97,7 @@ impl Far {
             let location = Key::from(*key);
             network.wait(store.put(&location, bytes.clone().into())).expect("memory takes it");
             let meta = network.wait(store.store.head(&location)).expect("it is there");
-            Object { service: Service::S3, store: store.clone(), meta }
+            Object { service: Service::S3, store: store.clone(), meta, is_of_hub: false }
         };
         let listing = Listing::new(&network, objects.iter().map(put).collect());
         let files = (0..objects.len()).map(|index| listing.content(index)).collect();
@@ -286,7 +286,8 @@ fn a_pattern_finds_on_a_disk_what_it_matches_in_a_listing() {
 fn what_leads_nowhere_is_refused_with_a_way_out() {
     let refused =
         |given: &str| open(&[given.into()], None, Links::Within).expect_err("nothing there").to_string();
-    assert!(refused("hf://datasets/mnist").contains("hf:// is not read; give a path, a pattern"));
+    assert!(refused("ftp://host/mnist").contains("ftp:// is not read; give a path, a pattern"));
+    assert!(refused("hf://datasets/mnist").contains("give it as hf://datasets/OWNER/NAME[@REVISION]/PATH"));
     assert!(refused("s3://").contains("give it as s3://BUCKET/FOLDER"));
     assert!(refused("/no/such/place").contains("/no/such/place: no such file"));
     assert!(refused("/no/such/*.csv").contains("/no/such/: no such file"));

@@ -17,11 +17,11 @@ use super::network::Network;
 use super::object::Object;
 use super::{Found, InputsError, Root, split_last};
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest silence.
-const READ_TIMEOUT: Duration = Duration::from_secs(30);
+pub(super) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// A request for a part takes no longer than this.
-const PART_TIMEOUT: Duration = Duration::from_secs(300);
+pub(super) const PART_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The file at a URL.
 pub(super) fn find(text: &str, network: &Network) -> Result<Found, InputsError> {
@@ -43,7 +43,7 @@ pub(super) fn find(text: &str, network: &Network) -> Result<Found, InputsError> 
     network.start()?;
     let files = fetch(&url, &shown, name, network)?;
     let steps = [url.host_str().unwrap_or_default()].into_iter().chain(folder.split('/'));
-    Ok(Found { root: Root::new("http", steps), files, is_folder: false })
+    Ok(Found { root: Root::new("http", steps), files, is_folder: false, shown: None })
 }
 
 /// The URL without its query, where secrets are: for messages, and to recognise the file when it has a new
@@ -67,7 +67,7 @@ fn fetch(url: &Url, shown: &str, name: &str, network: &Network) -> Result<Vec<In
     let first = GetOptions { range: Some(GetRange::Bounded(0..1)), ..GetOptions::default() };
     match network.wait(store.get_opts(&Path::ROOT, first)) {
         Ok(answer) => {
-            let object = Object { service: Service::Web, store, meta: answer.meta };
+            let object = Object { service: Service::Web, store, meta: answer.meta, is_of_hub: false };
             let listing = Listing::new(network, vec![object]);
             Ok(listing.files(|_| (shown.to_owned(), name.to_owned())))
         }

@@ -182,7 +182,7 @@ pub struct IngestConfig {
     /// Keep only these columns, in this order. Default: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub columns: Option<Vec<String>>,
-    /// Types of columns whose type would be inferred (CSV, JSON Lines), as Arrow writes them: `Int32`, `Float32`,
+    /// Types of columns whose type would be inferred (CSV, JSON Lines, TFRecord), as Arrow writes them: `Int32`, `Float32`,
     /// `Utf8`. Default: what their values look like.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub types: BTreeMap<String, String>,

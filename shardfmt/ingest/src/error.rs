@@ -11,10 +11,10 @@ use super::image_size::ImageSize;
 
 /// The valid sources, for the error about another one.
 pub(super) const ACCEPTED: &str = "files, or directories of files, of Parquet (.parquet), Arrow (.arrow, .feather), CSV \
-                                   (.csv, .tsv), JSON Lines (.jsonl), NumPy (.npy, .npz), libsvm (.libsvm, .svm) or text \
-                                   (.txt), a directory of images (png, jpg, jpeg, webp, bmp), a .tar, .tar.gz or .tar.zst \
+                                   (.csv, .tsv), JSON Lines (.jsonl), NumPy (.npy, .npz), libsvm (.libsvm, .svm), \
+                                   TFRecord (.tfrecord) or text (.txt), a directory of images (png, jpg, jpeg, webp, bmp), a .tar, .tar.gz or .tar.zst \
                                    of images or WebDataset samples or a directory of them, or a directory of MosaicML \
-                                   shards (index.json, .mds)";
+                                   shards or LitData chunks (index.json with .mds or chunk-*.bin)";
 
 /// Why an ingest stopped. Nothing was committed: shards already handed to the sink are harmless, and running again
 /// makes the same ones.

@@ -277,6 +277,12 @@ impl InputFile {
         OpenInput { content, file: Arc::new(self.clone()), bytes }
     }
 
+    /// A part of this file, as a file of its own with its name.
+    pub(super) fn part(&self, start: u64, bytes: u64) -> InputFile {
+        let content = Arc::new(Part { of: self.content.clone(), start, bytes });
+        InputFile { content, bytes, ..self.clone() }
+    }
+
     /// The same file on this machine, for what reads it more than once: itself, or a temporary copy.
     pub(super) fn near(&self) -> Result<InputFile, IngestError> {
         if self.content.is_near() {
@@ -612,6 +618,41 @@ impl Content for Copied {
 
     fn is_near(&self) -> bool {
         true
+    }
+}
+
+/// Bytes that lie in another file.
+#[derive(Debug)]
+struct Part {
+    of: Arc<dyn Content>,
+    start: u64,
+    bytes: u64,
+}
+
+impl Content for Part {
+    fn open(&self) -> io::Result<Arc<dyn ReadAt>> {
+        Ok(Arc::new(PartOf { of: self.of.open()?, start: self.start, bytes: self.bytes }))
+    }
+
+    fn is_near(&self) -> bool {
+        self.of.is_near()
+    }
+}
+
+struct PartOf {
+    of: Arc<dyn ReadAt>,
+    start: u64,
+    bytes: u64,
+}
+
+impl ReadAt for PartOf {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let length = rest.min(buffer.len());
+        if length == 0 {
+            return Ok(0);
+        }
+        self.of.read_at(&mut buffer[..length], self.start + offset)
     }
 }
 

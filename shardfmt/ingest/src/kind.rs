@@ -48,6 +48,12 @@ pub enum Kind {
     WebDataset,
     /// A directory of MosaicML shards with its index.
     Mds,
+    /// A directory of LitData's chunks with its index.
+    #[serde(rename = "litdata")]
+    LitData,
+    /// TFRecord files of `tf.train.Example`.
+    #[serde(rename = "tfrecord")]
+    TfRecord,
 }
 
 impl Kind {
@@ -65,6 +71,8 @@ impl Kind {
         Kind::Archive,
         Kind::WebDataset,
         Kind::Mds,
+        Kind::LitData,
+        Kind::TfRecord,
     ];
 
     /// Its name.
@@ -82,10 +90,12 @@ impl Kind {
             Kind::Archive => "archive of images",
             Kind::WebDataset => "WebDataset",
             Kind::Mds => "MDS",
+            Kind::LitData => "LitData",
+            Kind::TfRecord => "TFRecord",
         }
     }
 
-    /// The endings of the names of its files, in lower case; text may have `.gz` or `.zst` after it.
+    /// The endings of the names of its files, in lower case; text and TFRecord may have `.gz` or `.zst` after it.
     pub(crate) fn endings(self) -> &'static [&'static str] {
         match self {
             Kind::Parquet => &[".parquet", ".parq", ".pq"],
@@ -99,18 +109,29 @@ impl Kind {
             Kind::Images => IMAGE_ENDINGS,
             Kind::Archive | Kind::WebDataset => &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"],
             Kind::Mds => &[".mds", ".mds.zstd", ".mds.gz"],
+            Kind::LitData => &[".bin"],
+            Kind::TfRecord => &[".tfrecord", ".tfrecords"],
         }
     }
 
-    /// Whether its files are text, which may be compressed.
-    fn is_text(self) -> bool {
-        matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text)
+    /// Whether its files are read from their beginning to their end, so that they may be compressed.
+    fn may_be_compressed(self) -> bool {
+        let is_text = matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Libsvm | Kind::Text);
+        is_text || self == Kind::TfRecord
     }
 
     /// Whether a file of this name is of this kind.
     pub(crate) fn names(self, name: &str) -> bool {
         let stem = [".gz", ".zst"].iter().find_map(|ending| without_ending(name, ending));
-        let name = stem.filter(|_| self.is_text()).unwrap_or(name);
+        let name = stem.filter(|_| self.may_be_compressed()).unwrap_or(name);
+        let name = match self {
+            Kind::TfRecord => without_part(name),
+            // Anything may end in `.bin`.
+            Kind::LitData if !name.rsplit('/').next().is_some_and(|name| name.starts_with("chunk-")) => {
+                return false;
+            }
+            _ => name,
+        };
         self.endings().iter().any(|ending| without_ending(name, ending).is_some())
     }
 }
@@ -119,4 +140,44 @@ impl Kind {
 fn without_ending<'n>(name: &'n str, ending: &str) -> Option<&'n str> {
     let (stem, found) = name.split_at_checked(name.len().checked_sub(ending.len())?)?;
     found.eq_ignore_ascii_case(ending).then_some(stem)
+}
+
+/// The part before a number such as `-00000-of-00008`, which TensorFlow puts behind the ending.
+fn without_part(name: &str) -> &str {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let stem = name
+        .rsplit_once("-of-")
+        .filter(|(_, all)| is_number(all))
+        .and_then(|(rest, _)| rest.rsplit_once('-'));
+    stem.filter(|(_, part)| is_number(part)).map_or(name, |(stem, _)| stem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_have_endings_compressed_or_numbered() {
+        for name in [
+            "a.tfrecord",
+            "a.TFRecords",
+            "a.tfrecord.gz",
+            "a/b.tfrecord-00003-of-00010",
+            "a.tfrecord-0-of-1.zst",
+        ] {
+            assert!(Kind::TfRecord.names(name), "{name}");
+        }
+        for name in [
+            "tfrecord",
+            "a.tfrecord-of-10",
+            "a.tfrecord-x-of-1",
+            "a.csv",
+            "a-00000-of-00001",
+            "a.tfrecord-1-of-",
+        ] {
+            assert!(!Kind::TfRecord.names(name), "{name}");
+        }
+        assert!(Kind::LitData.names("x/chunk-0-1.zstd.bin") && !Kind::LitData.names("chunk-0/batch.bin"));
+        assert!(Kind::Csv.names("a.csv.gz") && !Kind::Parquet.names("a.parquet.gz"));
+    }
 }

@@ -2,7 +2,7 @@
 //! the settings fit it.
 
 use super::compressed::Compression;
-use super::tars;
+use super::{tars, tfrecord};
 use crate::config::Documents;
 use crate::input::InputFile;
 use crate::inputs::Inputs;
@@ -32,8 +32,8 @@ impl Kind {
 
     /// Refuses settings that are about other kinds: no user should think that they had an effect.
     pub(super) fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
-        let is_typed =
-            matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::Archive | Kind::WebDataset);
+        let is_table = matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::TfRecord);
+        let is_typed = is_table || matches!(self, Kind::Archive | Kind::WebDataset);
         let (is_other, has_text) = (self != Kind::Text, config.text_column.is_some());
         let of_others = [
             ("types", !is_typed && !config.types.is_empty()),
@@ -63,6 +63,9 @@ impl Kind {
         ];
         if let Some((_, kind)) = magic.iter().find(|(magic, _)| head.starts_with(magic)) {
             return Ok(*kind);
+        }
+        if tfrecord::is_head(&head) {
+            return Ok(Kind::TfRecord);
         }
         let named = |kind: &&Kind| **kind != Kind::Images && kind.names(&file.name);
         let named = Kind::ALL.iter().find(named).copied();

@@ -302,18 +302,25 @@ pub(super) fn survey<T: Send>(
     look: impl Fn(Block) -> Result<T, IngestError> + Sync,
     add: impl FnMut(T) -> Result<(), IngestError>,
 ) -> Result<(), IngestError> {
+    survey_blocks(on_error, |visit| each_block(file, file.stream()?, grammar, visit), look, add)
+}
+
+/// The same of the blocks that `each` visits.
+pub(super) fn survey_blocks<B: Send, T: Send>(
+    on_error: OnError,
+    each: impl FnOnce(&mut dyn FnMut(B) -> Result<(), Stopped>) -> Result<(), Stopped>,
+    look: impl Fn(B) -> Result<T, IngestError> + Sync,
+    add: impl FnMut(T) -> Result<(), IngestError>,
+) -> Result<(), IngestError> {
     let in_flight = (2 * rayon::current_num_threads() + 1).min(MOST_IN_FLIGHT);
     pipeline::in_order(
         in_flight,
-        |push| {
-            let stream = file.stream()?;
-            match each_block(file, stream, grammar, &mut |block| push(block).map_err(Stopped::Elsewhere)) {
-                Err(Stopped::Reading(error)) if on_error == OnError::Fail || !error.is_about_content() => {
-                    Err(error)
-                }
-                Err(Stopped::Elsewhere(error)) => Err(error),
-                Ok(()) | Err(Stopped::Reading(_)) => Ok(()),
+        |push| match each(&mut |block| push(block).map_err(Stopped::Elsewhere)) {
+            Err(Stopped::Reading(error)) if on_error == OnError::Fail || !error.is_about_content() => {
+                Err(error)
             }
+            Err(Stopped::Elsewhere(error)) => Err(error),
+            Ok(()) | Err(Stopped::Reading(_)) => Ok(()),
         },
         look,
         add,

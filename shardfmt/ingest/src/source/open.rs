@@ -5,11 +5,11 @@ use super::folder::FolderSource;
 use super::ipc::IpcSource;
 use super::json::JsonSource;
 use super::libsvm::LibsvmSource;
-use super::mds::MdsSource;
 use super::numpy::NumpySource;
 use super::parquet::ParquetSource;
 use super::text::TextSource;
-use super::{Format, archive};
+use super::tfrecord::TfRecordSource;
+use super::{Format, archive, mds};
 use crate::inputs::Inputs;
 use crate::kind::Kind;
 use crate::{IngestConfig, IngestError};
@@ -25,7 +25,7 @@ impl Kind {
                 there: "it is a single file, leave `under` out".to_owned(),
             });
         }
-        let has_images = is_archive || matches!(self, Kind::Images | Kind::Mds);
+        let has_images = is_archive || matches!(self, Kind::Images | Kind::Mds | Kind::LitData);
         if config.decode && !has_images {
             return Err(IngestError::Config {
                 setting: "decode",
@@ -43,7 +43,8 @@ impl Kind {
             Kind::Text => Box::new(TextSource::open(inputs, config)?),
             Kind::Images => Box::new(FolderSource::open(inputs, config)?),
             Kind::Archive | Kind::WebDataset => archive::open(inputs, config)?,
-            Kind::Mds => Box::new(MdsSource::open(inputs, config)?),
+            Kind::TfRecord => Box::new(TfRecordSource::open(inputs, config)?),
+            Kind::Mds | Kind::LitData => mds::open(self, inputs, config)?,
         })
     }
 }

@@ -13,6 +13,7 @@ mod interrupted;
 mod json;
 mod laws;
 mod libsvm;
+mod litdata;
 mod mds;
 mod memory;
 mod mixes;
@@ -20,6 +21,7 @@ mod numpy;
 mod pixels;
 mod tables;
 mod text;
+mod tfrecord;
 mod token_columns;
 mod webdataset;
 

@@ -42,6 +42,19 @@ pub(super) struct FileInfo {
     pub(super) hashes: BTreeMap<String, String>,
 }
 
+/// How the samples of a file are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Packing {
+    /// Not at all.
+    Plain,
+    /// The file as a whole.
+    Whole,
+    /// Some at a time.
+    Frames,
+    /// Each by itself.
+    Samples,
+}
+
 impl Index {
     pub(super) fn parse(bytes: &[u8]) -> Result<Index, Reason> {
         // Other formats of the same index have other keys: say so before those are missed.

@@ -6,10 +6,11 @@ use arrow::datatypes::DataType;
 use image::{DynamicImage, GrayImage, RgbImage, RgbaImage};
 
 use super::format::{self, ArrayCoding, ShardInfo};
+use super::litdata::Form;
 use super::shard::MdsShard;
 use crate::config::OnError;
 use crate::image_size::ImageSize;
-use crate::source::arrays::Arrays;
+use crate::source::arrays::{Arrays, Head};
 use crate::source::cells::{Cell, Column, Misfit, Values};
 use crate::source::picture::{self, Pictures};
 use crate::source::unpack::Spool;
@@ -18,6 +19,8 @@ use crate::{IngestConfig, IngestError};
 /// How samples lie in shards, and what columns their fields make.
 #[derive(Debug)]
 pub(super) struct Layout {
+    /// Whether a sample is its only field.
+    is_bare: bool,
     sizes: Vec<Option<usize>>,
     /// The field that each column is made of, and how it is coded.
     fields: Vec<(usize, Coding)>,
@@ -30,10 +33,22 @@ enum Coding {
     /// As the column says.
     Plain,
     Array(ArrayCoding),
+    /// An array as LitData writes it.
+    Form(Form),
     /// A list of images, after this number of bytes.
     Images(usize),
     /// Pixels.
     RawImage,
+}
+
+/// Whose samples they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Writer {
+    Mds,
+    LitData {
+        /// Whether a sample is its only field.
+        is_bare: bool,
+    },
 }
 
 /// Why the columns cannot be known.
@@ -55,12 +70,18 @@ impl Layout {
     /// the size of decoded images), samples are looked at.
     pub(super) fn new(
         info: &ShardInfo,
+        of: Writer,
         shards: &mut [MdsShard],
         config: &IngestConfig,
     ) -> Result<Layout, Unknown> {
         // A size of nothing stands for one that varies.
         let sizes = info.column_sizes.iter().map(|size| size.filter(|&size| size > 0)).collect();
-        let mut layout = Layout { sizes, fields: Vec::new(), columns: Vec::new() };
+        let mut layout = Layout {
+            is_bare: of == (Writer::LitData { is_bare: true }),
+            sizes,
+            fields: Vec::new(),
+            columns: Vec::new(),
+        };
         let is_asked_for = |name: &String| config.columns.as_ref().is_none_or(|asked| asked.contains(name));
         if let Some(unknown) =
             config.columns.iter().flatten().find(|&asked| !info.column_names.contains(asked))
@@ -73,7 +94,11 @@ impl Layout {
             if !is_asked_for(name) {
                 continue;
             }
-            let (coding, values) = match Coding::parse(encoding, config) {
+            let parsed = match of {
+                Writer::Mds => Coding::parse(encoding, config),
+                Writer::LitData { .. } => Coding::of_litdata(encoding, config),
+            };
+            let (coding, values) = match parsed {
                 Ok(parsed) => parsed,
                 Err(reason) => return Err(Unknown::Encoding(format!("column {name:?} {reason}"))),
             };
@@ -111,16 +136,17 @@ impl Layout {
                 &content,
                 |bytes| bytes,
                 |block| {
-                    let bytes = shard.read(&content, &block)?;
-                    for (number, sample) in block.samples(&bytes) {
-                        let Ok(fields) = format::fields(sample, &self.sizes) else { continue };
+                    for (number, sample) in shard.read(&content, &block)?.iter() {
+                        let Ok(fields) = self.fields(sample) else { continue };
                         for &column in open {
                             let (field, coding) = &self.fields[column];
                             let seen = match coding {
-                                Coding::Array(coding) => coding.take(fields[*field]).map(|(head, _)| {
-                                    let known = arrays.remove(&column);
-                                    arrays.insert(column, Arrays::and(known, Some(head)));
-                                }),
+                                Coding::Array(_) | Coding::Form(_) => {
+                                    coding.take(fields[*field]).map(|(head, _)| {
+                                        let known = arrays.remove(&column);
+                                        arrays.insert(column, Arrays::and(known, Some(head)));
+                                    })
+                                }
                                 _ if sizes.contains_key(&column) => Ok(()),
                                 coding => {
                                     coding.size_of(fields[*field]).map(|size| _ = sizes.insert(column, size))
@@ -145,7 +171,8 @@ impl Layout {
                 Err(error) if !is_skipping || !error.is_about_content() => return Err(error.into()),
                 Err(_) | Ok(()) => {}
             }
-            let is_image = |column: &usize| !matches!(self.fields[*column].1, Coding::Array(_));
+            let is_image =
+                |column: &usize| !matches!(self.fields[*column].1, Coding::Array(_) | Coding::Form(_));
             if open.iter().all(|column| is_image(column) && sizes.contains_key(column)) {
                 break;
             }
@@ -153,6 +180,7 @@ impl Layout {
         for &column in open {
             self.columns[column].values = match (&self.fields[column].1, sizes.get(&column)) {
                 (Coding::Array(_), _) => Values::Arrays(arrays.remove(&column).unwrap_or(Arrays::Mixed)),
+                (Coding::Form(form), _) => Values::Arrays(arrays.remove(&column).unwrap_or(form.of_none())),
                 (_, Some(&size)) => Values::Picture(Pictures::Decoded { size, resize: false }),
                 (_, None) => return Err(Unknown::Size),
             };
@@ -162,7 +190,7 @@ impl Layout {
 
     /// The cells of a sample; or the column that has something wrong with it.
     pub(super) fn row<'c>(&'c self, sample: &'c [u8]) -> Result<Vec<Cell<'c>>, (&'c str, Misfit)> {
-        let fields = match format::fields(sample, &self.sizes) {
+        let fields = match self.fields(sample) {
             Ok(fields) => fields,
             Err(reason) => return Err(("any", reason.into())),
         };
@@ -170,6 +198,11 @@ impl Layout {
             coding.cell(fields[*field], &column.values).map_err(|misfit| (column.name.as_str(), misfit))
         });
         cells.collect()
+    }
+
+    /// The fields of a sample.
+    fn fields<'s>(&self, sample: &'s [u8]) -> Result<Vec<&'s [u8]>, String> {
+        if self.is_bare { Ok(vec![sample]) } else { format::fields(sample, &self.sizes) }
     }
 
     /// The weight of a sample of `bytes` bytes on its way.
@@ -185,19 +218,14 @@ impl Layout {
 impl Coding {
     /// The meaning of an encoding, and the type of the column's values, unless that depends on the samples.
     fn parse(encoding: &str, config: &IngestConfig) -> Result<(Coding, Option<Values>), String> {
-        let pictures = || match (config.decode, config.resize) {
-            (false, _) => Some(Values::Picture(Pictures::Encoded)),
-            (true, Some(size)) => Some(Values::Picture(Pictures::Decoded { size, resize: true })),
-            (true, None) => None,
-        };
         let plain = |values| Ok((Coding::Plain, Some(values)));
         match encoding {
             "bytes" => plain(Values::Bytes),
             "str" | "str_int" | "str_float" | "str_decimal" => plain(Values::Text),
             "json" => plain(Values::Json),
             "int" => plain(Values::Number(DataType::Int64)),
-            "jpeg" | "png" => Ok((Coding::Plain, pictures())),
-            "pil" if config.decode => Ok((Coding::RawImage, pictures())),
+            "jpeg" | "png" => Ok((Coding::Plain, pictures(config))),
+            "pil" if config.decode => Ok((Coding::RawImage, pictures(config))),
             "pil" => Err("has images that are not encoded; have tensors made of them (`decode`)".to_owned()),
             "jpeg_array" | "jpegarray" => Ok((Coding::Images(0), Some(Values::Pictures))),
             "list[jpeg]" | "list[png]" => Ok((Coding::Images(4), Some(Values::Pictures))),
@@ -217,11 +245,42 @@ impl Coding {
         }
     }
 
+    /// The same of a format of LitData.
+    fn of_litdata(format: &str, config: &IngestConfig) -> Result<(Coding, Option<Values>), String> {
+        let plain = |values| Ok((Coding::Plain, Some(values)));
+        let (name, detail) =
+            format.split_once(':').map_or((format, None), |(name, detail)| (name, Some(detail)));
+        if let Some(form) = Form::parse(name, detail) {
+            return Ok((Coding::Form(form?), None));
+        }
+        match (name, detail) {
+            ("int", None) => plain(Values::Number(DataType::Int64)),
+            ("float", None) => plain(Values::Number(DataType::Float64)),
+            ("bool" | "boolean", None) => plain(Values::Number(DataType::Boolean)),
+            ("str" | "text", None) => plain(Values::Text),
+            ("bytes", None) => plain(Values::Bytes),
+            ("jpeg" | "png", None) | ("image", _) => Ok((Coding::Plain, pictures(config))),
+            ("jpeg_array", None) => Ok((Coding::Images(0), Some(Values::Pictures))),
+            ("pil", None) => Self::parse("pil", config),
+            ("pickle", None) => Self::parse("pkl", config),
+            _ => Err(format!("is of format {format:?}, which is not read; leave it out (`columns`)")),
+        }
+    }
+
+    /// The header of an array, and its values.
+    fn take<'a>(&self, array: &'a [u8]) -> Result<(Head, &'a [u8]), String> {
+        match self {
+            Coding::Array(coding) => coding.take(array),
+            Coding::Form(form) => form.take(array),
+            _ => Err("is no array".to_owned()),
+        }
+    }
+
     fn cell<'c>(&self, bytes: &'c [u8], values: &Values) -> Result<Cell<'c>, Misfit> {
         match (self, values) {
             (Coding::Plain, _) => values.cell(bytes),
-            (Coding::Array(coding), Values::Arrays(arrays)) => {
-                let (head, numbers) = coding.take(bytes)?;
+            (Coding::Array(_) | Coding::Form(_), Values::Arrays(arrays)) => {
+                let (head, numbers) = self.take(bytes)?;
                 match arrays {
                     Arrays::Mixed => values.cell(bytes),
                     arrays if arrays.holds(&head) => values.cell(numbers),
@@ -247,6 +306,15 @@ impl Coding {
         }
         let (width, height, ..) = format::raw_image(bytes)?;
         ImageSize::new(width, height).ok_or_else(|| format!("is an image of {width}x{height} pixels"))
+    }
+}
+
+/// The values of a column of images, unless their size is not known.
+fn pictures(config: &IngestConfig) -> Option<Values> {
+    match (config.decode, config.resize) {
+        (false, _) => Some(Values::Picture(Pictures::Encoded)),
+        (true, Some(size)) => Some(Values::Picture(Pictures::Decoded { size, resize: true })),
+        (true, None) => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! One shard: its file, its content, its table of samples.
+//! One shard of MDS, or one chunk of LitData: its file, its content, its table of samples.
 
 use std::io::{BufReader, Read};
 
@@ -7,19 +7,21 @@ use shardfmt::digest::to_hex;
 use shardfmt::manifest::InputDigest;
 use twox_hash::XxHash64;
 
-use super::format::{Bounds, FileInfo, ShardInfo};
+use super::format::{Bounds, FileInfo, Packing, ShardInfo};
+use super::litdata::{Framed, inflate};
 use crate::IngestError;
 use crate::input::{InputFile, OpenInput};
 use crate::inputs::Inputs;
 use crate::source::Stopped;
 use crate::source::images::Load;
 use crate::source::tars::LARGEST_MEMBER;
-use crate::source::unpack::{Spool, Unpacked};
+use crate::source::unpack::{Spool, Unpacked, damage, most_unpacked};
 
 #[derive(Debug)]
 pub(super) struct MdsShard {
     pub(super) file: InputFile,
-    is_compressed: bool,
+    packing: Packing,
+    is_litdata: bool,
     pub(super) samples: u64,
     /// Its uncompressed form.
     raw: FileInfo,
@@ -66,20 +68,53 @@ impl MdsShard {
             return Err(damaged(file, format!("it has {} bytes, its index says {}", file.bytes, said.bytes)));
         }
         let (file, raw) = (file.clone(), info.raw_data.clone());
-        Ok(MdsShard { file, is_compressed, samples: info.samples, raw, unpacked: None })
+        let packing = if is_compressed { Packing::Whole } else { Packing::Plain };
+        Ok(MdsShard { file, packing, is_litdata: false, samples: info.samples, raw, unpacked: None })
+    }
+
+    /// The chunk that the index of LitData in `folder` speaks of.
+    pub(super) fn find_chunk(
+        info: &ShardInfo,
+        packing: Packing,
+        folder: &str,
+        inputs: &Inputs,
+        index: &InputFile,
+    ) -> Result<MdsShard, IngestError> {
+        let raw = info.raw_data.clone();
+        let name = format!("{folder}{}", raw.basename);
+        let found = inputs.files.binary_search_by(|other| other.name.as_bytes().cmp(name.as_bytes()));
+        let missing = |_| error(index, true, format!("{:?}, which it lists, is not there", raw.basename));
+        let file = inputs.files[found.map_err(missing)?].clone();
+        if packing != Packing::Whole && file.bytes != raw.bytes {
+            let reason = format!("it has {} bytes, its index says {}", file.bytes, raw.bytes);
+            return Err(error(&file, true, reason));
+        }
+        Ok(MdsShard { file, packing, is_litdata: true, samples: info.samples, raw, unpacked: None })
     }
 
     /// Unpacks it, if it must be, to stay.
     pub(super) fn keep(&mut self, spool: &Spool) -> Result<OpenInput, IngestError> {
-        self.unpacked = spool.unpack(&self.file, self.is_compressed)?;
+        self.unpacked = self.unpack(spool)?;
         match &self.unpacked {
             Some(unpacked) => Ok(unpacked.content.clone()),
             None => self.file.open(),
         }
     }
 
+    /// Its content, if it must be unpacked to be read.
+    fn unpack(&self, spool: &Spool) -> Result<Option<Unpacked>, IngestError> {
+        if self.packing != Packing::Frames {
+            return spool.unpack(&self.file, self.packing == Packing::Whole);
+        }
+        let mut stream = self.file.stream()?;
+        let mut most = most_unpacked(&self.file);
+        let framed = Framed::new(&mut stream).map_err(|error| self.damaged(damage(&error)))?;
+        let (content, damage) = spool.part(&self.file, framed, &mut most)?;
+        Ok(Some(Unpacked { content, digest: self.file.finish(stream)?, damage }))
+    }
+
     fn damaged(&self, reason: impl Into<String>) -> IngestError {
-        IngestError::Mds { path: self.file.path.clone(), reason: reason.into() }
+        error(&self.file, self.is_litdata, reason.into())
     }
 
     /// Has its content read, which is as the index says, or the reason against it; then the digest of its
@@ -90,7 +125,7 @@ impl MdsShard {
     ) -> Result<InputDigest, Stopped> {
         let unpacked = match &self.unpacked {
             Some(_) => None,
-            None => Spool::default().unpack(&self.file, self.is_compressed)?,
+            None => self.unpack(&Spool::default())?,
         };
         match self.unpacked.as_ref().or(unpacked.as_ref()) {
             Some(Unpacked { content, digest, damage }) => {
@@ -111,7 +146,7 @@ impl MdsShard {
         if let Some(damage) = damage {
             return Err(self.damaged(damage));
         }
-        if content.bytes() != self.raw.bytes {
+        if self.packing != Packing::Frames && content.bytes() != self.raw.bytes {
             let reason =
                 format!("it unpacks to {} bytes, its index says {}", content.bytes(), self.raw.bytes);
             return Err(self.damaged(reason));
@@ -173,10 +208,47 @@ impl MdsShard {
         block.map_or(Ok(()), take)
     }
 
-    /// The bytes of a block.
-    pub(super) fn read(&self, content: &OpenInput, block: &Block) -> Result<Vec<u8>, IngestError> {
+    /// The bytes of a block, and where in them each sample ends.
+    pub(super) fn read(&self, content: &OpenInput, block: &Block) -> Result<Samples, IngestError> {
         let length = block.ends.last().copied().unwrap_or_default();
-        content.part(block.start, length).map_err(|error| self.file.error(error))
+        let bytes = content.part(block.start, length).map_err(|error| self.file.error(error))?;
+        let samples = Samples { first: block.first, bytes, ends: block.ends.clone() };
+        Ok(if self.packing == Packing::Samples { samples.inflated() } else { samples })
+    }
+}
+
+fn error(file: &InputFile, is_litdata: bool, reason: String) -> IngestError {
+    let path = file.path.clone();
+    match is_litdata {
+        true => IngestError::Damaged { path, kind: "LitData", reason },
+        false => IngestError::Mds { path, reason },
+    }
+}
+
+/// The samples of a block.
+pub(super) struct Samples {
+    first: u64,
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Samples {
+    /// The same, each decompressed by itself. One that cannot be has no bytes.
+    fn inflated(self) -> Samples {
+        let mut inflated = Samples { first: self.first, bytes: Vec::new(), ends: Vec::new() };
+        for (_, sample) in self.iter() {
+            let room = LARGEST_MEMBER.saturating_sub(inflated.bytes.len() as u64);
+            inflated.bytes.extend(inflate(sample, room).unwrap_or_default());
+            inflated.ends.push(inflated.bytes.len());
+        }
+        inflated
+    }
+
+    /// Each with its number in the shard.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let samples = starts.zip(&self.ends).map(|(start, &end)| &self.bytes[start..end]);
+        (self.first..).zip(samples)
     }
 }
 
@@ -184,12 +256,5 @@ impl Block {
     /// The number after that of its last sample.
     pub(super) fn end(&self) -> u64 {
         self.first + self.ends.len() as u64
-    }
-
-    /// The samples in the block's bytes, with their numbers in the shard.
-    pub(super) fn samples<'b>(&'b self, bytes: &'b [u8]) -> impl Iterator<Item = (u64, &'b [u8])> {
-        let starts = std::iter::once(0).chain(self.ends.iter().copied());
-        let samples = starts.zip(&self.ends).map(|(start, &end)| &bytes[start..end]);
-        (self.first..).zip(samples)
     }
 }
