@@ -1,6 +1,9 @@
 //! Files that the own path cannot carry out, by the crate `tokenizers`.
 
+mod bounds;
+
 use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
 use tokenizers::Tokenizer as Foreign;
@@ -20,14 +23,15 @@ pub(crate) struct Fallback {
 impl Fallback {
     pub(crate) fn new(file: &[u8], reason: String) -> Result<Self, FileError> {
         let refused = |error: tokenizers::Error| FileError::Fallback(error.to_string());
-        let mut parsing = Foreign::from_bytes(file).map_err(refused)?;
+        bounds::check(&serde_json::from_slice(file)?).map_err(FileError::Fallback)?;
+        let mut parsing = guarded(|| Foreign::from_bytes(file)).map_err(refused)?;
         parsing.with_truncation(None).map_err(refused)?;
         parsing.with_padding(None);
         Ok(Self { parsing: Box::new(parsing), literal: OnceLock::new(), reason })
     }
 
     pub(crate) fn encode(&self, text: &str, specials: Specials) -> Result<Vec<u32>, EncodeError> {
-        let encoding = self.of(specials).encode_fast(text, specials.template).map_err(refused)?;
+        let encoding = guarded(|| self.of(specials).encode_fast(text, specials.template)).map_err(refused)?;
         Ok(encoding.get_ids().to_vec())
     }
 
@@ -36,7 +40,7 @@ impl Fallback {
         text: &str,
         specials: Specials,
     ) -> Result<(Vec<u32>, Vec<Range<usize>>), EncodeError> {
-        let encoding = self.of(specials).encode(text, specials.template).map_err(refused)?;
+        let encoding = guarded(|| self.of(specials).encode(text, specials.template)).map_err(refused)?;
         let offsets = encoding.get_offsets().iter().map(|&(start, end)| start..end).collect();
         Ok((encoding.get_ids().to_vec(), offsets))
     }
@@ -45,7 +49,7 @@ impl Fallback {
         if let Some((place, &id)) = ids.iter().enumerate().find(|(_, id)| self.token(**id).is_none()) {
             return Err(DecodeError::Token { id, place, size: self.size() });
         }
-        let text = self.parsing.decode(ids, false);
+        let text = guarded(|| self.parsing.decode(ids, false));
         text.map(String::into_bytes).map_err(|error| DecodeError::Fallback(error.to_string()))
     }
 
@@ -73,6 +77,15 @@ impl Fallback {
     }
 }
 
+/// Makes an error of a panic in the crate `tokenizers`: one file must not end a program.
+fn guarded<T>(work: impl FnOnce() -> tokenizers::Result<T>) -> tokenizers::Result<T> {
+    // It keeps nothing between calls but a cache, which a panic leaves unused.
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|_| Err("it panicked".into()))
+}
+
 fn refused(error: tokenizers::Error) -> EncodeError {
     EncodeError::Fallback(error.to_string())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,6 @@
 //! Rank files of tiktoken, and the encodings that they belong to.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -241,9 +242,12 @@ pub(crate) fn read(file: &[u8], ranks: Option<Ranks>) -> Result<Core, FileError>
 /// A merge for each way to cut a token into two others. tiktoken merges the neighbours that make the token of the
 /// lowest rank, whichever they are.
 fn merges(tokens: &[(u32, Vec<u8>, bool)], vocabulary: &Vocabulary) -> Vec<Merge> {
+    // Of all places, those at which the lengths of two tokens meet: else a token of megabytes takes hours.
+    let lengths: BTreeSet<usize> = tokens.iter().map(|(_, token, _)| token.len()).collect();
     let mut merges = Vec::new();
     for (rank, token, _) in tokens {
-        for cut in 1..token.len() {
+        let meet = |cut: &&usize| lengths.contains(&(token.len() - **cut));
+        for &cut in lengths.range(..token.len()).filter(meet) {
             let (left, right) = token.split_at(cut);
             let Some(left) = vocabulary.id(left) else { continue };
             let Some(right) = vocabulary.id(right) else { continue };

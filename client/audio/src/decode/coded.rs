@@ -14,12 +14,12 @@ use super::format::after_id3;
 use super::sink::{Flow, Sink};
 use super::{DecodeError, Format, Info};
 
-/// A frame of layer III takes up to 511 bytes from the frames before it: at least twice that is decoded before the
-/// first frame that is kept.
-const MP3_HISTORY_BYTES: usize = 1024;
+/// A frame of layer III takes up to 511 bytes from the frames before it.
+const MP3_RESERVOIR_BYTES: usize = 511;
 
-/// A frame of layer III overlaps with the frame before it, and its filters with one more.
-const MP3_HISTORY_PACKETS: usize = 4;
+/// A frame of layer III overlaps with the frame before it, and its filters with one more: these two have to be decoded
+/// as in the whole file, with all bytes that they take from frames before them.
+const MP3_OVERLAPPING_PACKETS: usize = 2;
 
 /// The bytes of a frame of layer III that are no sound.
 const MP3_HEADER_BYTES: usize = 38;
@@ -132,7 +132,7 @@ fn end_of(packet: &Packet, format: Format) -> u64 {
 #[derive(Default)]
 struct History {
     packets: VecDeque<Packet>,
-    /// Bytes of sound in the packets.
+    /// Bytes of sound in the packets, but for the last that overlap with the next one.
     bytes: usize,
 }
 
@@ -142,11 +142,13 @@ impl History {
             return; // Frames of FLAC depend on none before.
         }
         let sound = |packet: &Packet| packet.data.len().saturating_sub(MP3_HEADER_BYTES);
-        self.bytes += sound(&packet);
         self.packets.push_back(packet);
+        if let Some(before) = self.packets.iter().rev().nth(MP3_OVERLAPPING_PACKETS) {
+            self.bytes += sound(before);
+        }
         while let Some(first) = self.packets.front()
-            && self.packets.len() > MP3_HISTORY_PACKETS
-            && self.bytes - sound(first) >= MP3_HISTORY_BYTES
+            && self.packets.len() > MP3_OVERLAPPING_PACKETS
+            && self.bytes - sound(first) >= MP3_RESERVOIR_BYTES
         {
             self.bytes -= sound(first);
             self.packets.pop_front();

@@ -45,6 +45,13 @@ fn a_token_is_made_of_any_two_others() {
 }
 
 #[test]
+fn a_token_of_a_megabyte_does_not_take_the_square_of_its_length() {
+    let long = b"ab".repeat(1 << 19);
+    let tokenizer = Tokenizer::from_ranks(file(&[b"ab", &long]).as_bytes(), ranks()).expect("complete");
+    assert_eq!(ids(&tokenizer, "abab", Specials::TEXT), [256, 256]);
+}
+
+#[test]
 fn a_file_of_no_known_encoding_asks_for_one() {
     let refused = Tokenizer::from_bytes(file(&[b"ab"]).as_bytes()).expect_err("257 tokens");
     assert!(

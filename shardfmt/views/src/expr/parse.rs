@@ -217,7 +217,11 @@ impl Parser<'_> {
         if !self.eat("-") {
             return self.primary();
         }
-        let value = self.deeper(Self::sign)?;
+        // As many levels as in the canonical text, which has a minus behind another one in parentheses.
+        let value = match self.token() {
+            Token::Symbol("-") => self.deeper(|inner| inner.deeper(Self::sign))?,
+            _ => self.deeper(Self::sign)?,
+        };
         let negated = if let Kind::Literal(literal) = &value.kind { literal.negated() } else { None };
         self.node(negated.map_or_else(|| Kind::Negate(value.into()), Kind::Literal), start)
     }

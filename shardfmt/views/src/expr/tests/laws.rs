@@ -118,6 +118,14 @@ proptest! {
     }
 
     #[test]
+    fn the_canonical_text_of_a_deep_expression_parses(signs in "([-+] ){0,110}", parentheses in 0usize..90) {
+        let text = format!("{signs}{}i{}", "(".repeat(parentheses), ")".repeat(parentheses));
+        if let Ok(expr) = Expr::parse(&text) {
+            prop_assert_eq!(Expr::parse(&expr.to_string()).unwrap(), expr);
+        }
+    }
+
+    #[test]
     fn record_batches_of_any_size_give_the_same_rows(text in condition(), cut in 0usize..9) {
         let rows = rows();
         let Some(whole) = outcome(&text, &rows) else { return Ok(()) };
