@@ -96,6 +96,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         "shardd-python",
         &[
             "shardd-api",
+            "shardd-audio",
             "shardd-client",
             "shardd-ingest",
             "shardd-inputs",

@@ -112,6 +112,40 @@ pub(crate) fn mds(data: &[u8]) -> bool {
     is_accepted(inputs, &IngestConfig::default())
 }
 
+/// A chunk of LitData whose index matches its contents.
+pub(crate) fn litdata(data: &[u8]) -> bool {
+    let samples = data.first_chunk().map_or(0, |samples| u32::from_le_bytes(*samples));
+    let leaf = r#"{\"type\": null, \"context\": null, \"children_spec\": []}"#;
+    let spec = format!(
+        r#"[1, {{\"type\": \"builtins.tuple\", \"context\": \"null\", \"children_spec\": [{leaf}, {leaf}, {leaf}, {leaf}]}}]"#
+    );
+    let index = format!(
+        r#"{{"chunks": [{{"chunk_bytes": {}, "chunk_size": {samples}, "filename": "chunk-0-0.bin"}}],
+        "config": {{"data_format": ["tensor", "int", "jpeg_array", "str"], "data_spec": "{spec}"}}}}"#,
+        data.len()
+    );
+    let inputs = || directory(&[("index.json", index.as_bytes()), ("chunk-0-0.bin", data)]);
+    is_accepted(inputs, &IngestConfig::default())
+}
+
+/// TFRecord: the bytes as a file, and as records with a byte of length before each, whose checksums are right.
+pub(crate) fn tfrecord(data: &[u8]) -> bool {
+    let checksum = |bytes: &[u8]| {
+        let bit = |crc: u32, _| (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78);
+        let crc = !bytes.iter().fold(!0, |crc: u32, &byte| (0..8).fold(crc ^ u32::from(byte), bit));
+        crc.rotate_right(15).wrapping_add(0xa282_ead8).to_le_bytes()
+    };
+    let (mut framed, mut rest) = (Vec::new(), data);
+    while let [length, records @ ..] = rest {
+        let (record, after) = records.split_at(records.len().min(usize::from(*length)));
+        let length = (record.len() as u64).to_le_bytes();
+        framed.extend([&length[..], &checksum(&length), record, &checksum(record)].concat());
+        rest = after;
+    }
+    let is_file = file("rows.tfrecord", data);
+    file("rows.tfrecord", &framed) || is_file
+}
+
 /// An image that is let in because it was looked through can be decoded.
 pub(crate) fn image(data: &[u8]) -> bool {
     let inputs = || directory(&[("1.jpg", data)]);

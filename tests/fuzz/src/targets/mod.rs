@@ -13,10 +13,14 @@ mod plan;
 mod row;
 mod shard;
 mod sidecar;
+mod sounds;
 mod strata;
+mod template;
 mod text;
+mod tokenizer;
 mod transforms;
 mod tree;
+mod views;
 
 pub(crate) use draw::Draw;
 
@@ -30,21 +34,32 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("commit", commit::commit),
     ("csv", ingest::csv),
     ("decoded", transforms::decoded),
+    ("filter", views::filter),
+    ("flac", sounds::flac),
     ("grain", grain::grain),
     ("image", ingest::image),
     ("ipc", ingest::ipc),
     ("jsonl", ingest::jsonl),
     ("libsvm", ingest::libsvm),
+    ("litdata", ingest::litdata),
     ("manifest", manifest::manifest),
     ("mds", ingest::mds),
+    ("mp3", sounds::mp3),
     ("numpy", ingest::numpy),
+    ("ogg", sounds::ogg),
     ("plan", plan::plan),
     ("row", row::row),
+    ("rule", views::rule),
     ("shard", shard::shard),
     ("sidecar", sidecar::sidecar),
+    ("sound_chain", sounds::sound_chain),
     ("strata", strata::strata),
+    ("template", template::template),
     ("text", text::text),
+    ("tfrecord", ingest::tfrecord),
+    ("tokenizer", tokenizer::tokenizer),
     ("tokens", ingest::tokens),
     ("tree", tree::tree),
+    ("wav", sounds::wav),
     ("webdataset", ingest::webdataset),
 ];

@@ -35,7 +35,7 @@ pub(crate) fn chain(bytes: &[u8]) -> bool {
     let input = Input::of_shape(&SHAPE).expect("a picture");
     let Ok(transform) = Transform::new(chain, input) else { return false };
     // Large pictures are no mistake, and take long.
-    if transform.bytes() > 1 << 16 || has_large_number(text) {
+    if transform.bytes() > 1 << 16 || has_number_over(2, text) {
         return false;
     }
     let mut draw = Draw::new(bytes);
@@ -44,7 +44,7 @@ pub(crate) fn chain(bytes: &[u8]) -> bool {
     transform.apply(&sample, Place { seed: 1, epoch: 2, position: 3 }, &mut out).is_ok()
 }
 
-/// Whether a number in the text has more than two digits before its point.
-fn has_large_number(text: &str) -> bool {
-    text.split(|character: char| !character.is_ascii_digit()).any(|digits| digits.len() > 2)
+/// Whether a number in the text has more than `most` digits before its point.
+pub(super) fn has_number_over(most: usize, text: &str) -> bool {
+    text.split(|character: char| !character.is_ascii_digit()).any(|digits| digits.len() > most)
 }
