@@ -13,5 +13,6 @@ mod stored;
 pub use augment::Augmentation;
 pub use error::InputError;
 pub use evaluation::{MemoryRows, Rows, RowsError};
-pub use spec::{Attention, InputOptions, InputSpec};
+pub use packed::Attention;
+pub use spec::{InputOptions, InputSpec};
 pub use stored::{Samples, StoredSamples};

@@ -6,8 +6,16 @@ use arrow::datatypes::{DataType, Schema};
 use super::convert::converted;
 use super::error::InputError;
 use super::sparse::lists;
-use super::spec::Attention;
 use crate::loss::IGNORED;
+
+/// The tokens of a sequence to which each of its tokens attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attention {
+    /// Those before it in the sequence, and itself.
+    Causal,
+    /// Those before it in its document, and itself. Positions count from the beginning of the document.
+    BlockCausal,
+}
 
 /// The places where documents begin, of each sequence.
 pub(super) const DOCUMENTS: &str = "documents";

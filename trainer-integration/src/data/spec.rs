@@ -12,18 +12,10 @@ use shardfmt::Digest;
 
 use super::convert::{converted, numbers};
 use super::error::InputError;
+use super::packed::Attention;
 use super::stored::{StoredSamples, Values};
 use super::{Samples, decode, packed, sparse};
 use crate::models::InputShape;
-
-/// The tokens of a sequence to which each of its tokens attends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attention {
-    /// Those before it in the sequence, and itself.
-    Causal,
-    /// Those before it in its document, and itself. Positions count from the beginning of the document.
-    BlockCausal,
-}
 
 /// The facts that the schema does not have.
 #[derive(Clone, Debug)]
