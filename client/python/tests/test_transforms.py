@@ -275,7 +275,7 @@ def test_broken_images_end_the_epoch_with_their_place_or_are_zeros(tmp_path):
         list(reading(store))
     lenient = T.Compose([T.Resize([8, 8])], on_error="zero")
     loader = reading(store, transform=lenient)
-    with pytest.warns(UserWarning, match="at position .* the picture is replaced by zeros: JPEG ends too soon") as warned:
+    with pytest.warns(UserWarning, match="at position .* it is replaced by zeros: JPEG ends too soon") as warned:
         zeros = {int(number) for batch in loader for number, picture in zip(batch["id"], batch["image"]) if not picture.any()}
     assert zeros == {7, 31} and len(warned) == 2
     assert loader.stats()["replaced"] == 2
