@@ -11,6 +11,9 @@ use shardd_store::stores::{Refusal, Service};
 
 use super::refusals::of_hub_error;
 
+/// A larger file is not fetched as a whole when a part of it is wanted.
+const LARGEST_WHOLE: u64 = 64 << 20;
+
 /// A file, each read of which gives the same bytes or an error.
 #[derive(Debug)]
 pub(super) struct Object {
@@ -44,7 +47,7 @@ impl Object {
         }
         let bytes = match self.ask(Some(range.clone())).await {
             // Some small files come only as a whole.
-            Err(Error::NotSupported { .. }) if self.is_of_hub => {
+            Err(Error::NotSupported { .. }) if self.is_of_hub && self.bytes() <= LARGEST_WHOLE => {
                 let whole = self.ask(None).await.map_err(|error| self.refused(&error))??;
                 let part = usize::try_from(range.start)..usize::try_from(range.end);
                 match (part.start, part.end) {
