@@ -9,17 +9,14 @@ shardd is used by `check`: shards are found as docs/FORMAT.md says, and read by 
 """
 
 import io
-import json
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 from litdata.streaming.item_loader import PyTreeLoader, TokensLoader
 from litdata.streaming.writer import BinaryWriter
 from PIL import Image
+
+from ingested import main
 
 ROWS = 60
 
@@ -124,42 +121,5 @@ def write(root):
         print(name, flush=True)
 
 
-def rows_of(store, version):
-    manifest = pa.ipc.open_file(pa.memory_map(str(store / "manifests" / f"{version}.arrow"))).read_all()
-    names = [entry.hex() for entry in manifest["shard"].to_pylist()]
-    paths = [store / "shards" / name[:2] / f"{name}.arrow" for name in names]
-    return pa.concat_tables(pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in paths)
-
-
-def check(root, store, versions):
-    wrong = 0
-    for name, version in versions.items():
-        found, expected = rows_of(store, version).to_pylist(), [CASES[name].expected(row) for row in range(ROWS)]
-        differing = [row for row, pair in enumerate(zip(expected, found)) if pair[0] != pair[1]]
-        if len(found) != ROWS or differing:
-            wrong += 1
-            row = differing[0] if differing else 0
-            print(f"{name}: {len(found)} rows, {len(differing)} differ: {found[row]} is not {expected[row]}", file=sys.stderr)
-        else:
-            print(f"{name}: {ROWS} rows are equal")
-    sys.exit(wrong > 0)
-
-
-def run(root, shardctl):
-    write(root)
-    store, versions = root / "store", {}
-    for name in CASES:
-        command = [shardctl, "--store", str(store), "--json", "ingest", str(root / name), "--name", name, "--mix", "sequential"]
-        printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        versions[name] = json.loads(printed.splitlines()[-1])["version"]
-    check(root, store / "store", versions)
-
-
 if __name__ == "__main__":
-    verb, root = sys.argv[1], Path(sys.argv[2])
-    if verb == "write":
-        write(root)
-    elif verb == "check":
-        check(root, Path(sys.argv[3]), json.loads(sys.argv[4]))
-    else:
-        run(root, sys.argv[3])
+    main(write, {name: [case.expected(row) for row in range(ROWS)] for name, case in CASES.items()})

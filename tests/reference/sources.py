@@ -31,6 +31,8 @@ import tokenizers
 import webdataset
 from PIL import Image
 
+from ingested import rows_of
+
 ROWS = 1000
 
 
@@ -746,16 +748,6 @@ CASES["text-packed-bytes"] = Case(
 )
 
 # --- what became of them ----------------------------------------------------------------------------------------------
-
-
-def rows_of(store, version):
-    """The rows of a version, in order."""
-    manifest = pa.ipc.open_file(pa.memory_map(str(store / "manifests" / f"{version}.arrow"))).read_all()
-    names = [entry.hex() for entry in manifest["shard"].to_pylist()]
-    shards = [
-        pa.ipc.open_file(pa.memory_map(str(store / "shards" / name[:2] / f"{name}.arrow"))).read_all() for name in names
-    ]
-    return pa.concat_tables(shards)
 
 
 def without_names(kind):

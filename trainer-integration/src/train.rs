@@ -751,8 +751,7 @@ impl Training<'_> {
         let options = InputOptions { classes: Some(spec.classes()), features, ..self.config.input.clone() };
         let schema = test.schema();
         let test_spec = InputSpec::from_schema(&schema, &options)?;
-        let has_documents = schema.field_with_name("documents").is_ok();
-        let test_spec = test_spec.for_model_of(spec.shape(), has_documents);
+        let test_spec = test_spec.for_model_of(spec.shape(), &schema);
         if test_spec.shape() != spec.shape() {
             let (test, train) = (test_spec.shape(), spec.shape());
             let message = format!("its samples have the shape {test:?}, those trained on {train:?}");

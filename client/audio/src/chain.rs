@@ -3,15 +3,13 @@
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use shardd_transforms::OnError;
+use shardd_transforms::document::{self, VERSION};
 use thiserror::Error;
 
 use crate::decode::{DecodeOptions, Truncated};
 use crate::op::Op;
 use crate::op::containers::count_of;
 use crate::waveform::Span;
-
-/// The version of the JSON.
-const VERSION: u32 = 1;
 
 /// The most channels of a sound.
 pub(crate) const MOST_CHANNELS: usize = 64;
@@ -217,13 +215,6 @@ impl Chain {
     }
 }
 
-/// The part of the document that every version has.
-#[derive(Deserialize)]
-struct Versioned {
-    #[serde(default = "Chain::version")]
-    version: u32,
-}
-
 impl std::str::FromStr for Chain {
     type Err = ChainError;
 
@@ -232,7 +223,7 @@ impl std::str::FromStr for Chain {
         if json.trim_start().starts_with('[') {
             return Ok(Self::new(serde_json::from_str(json)?));
         }
-        let Versioned { version } = serde_json::from_str(json)?;
+        let version = document::version(json)?;
         if version != VERSION {
             return Err(ChainError::Version(version));
         }

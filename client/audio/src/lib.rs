@@ -55,6 +55,8 @@ pub mod decode;
 mod draw;
 mod error;
 mod fft;
+#[cfg(test)]
+mod fixtures;
 mod math;
 pub mod op;
 mod operation;

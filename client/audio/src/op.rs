@@ -4,9 +4,8 @@ pub mod containers;
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value as Json};
+use shardd_transforms::document::{self, Arguments};
 
 use crate::operation::Operation;
 use crate::ops::{
@@ -40,9 +39,9 @@ macro_rules! operations {
                 }
             }
 
-            fn of(name: &str, arguments: Map<String, Json>) -> Result<Self, String> {
+            fn of(name: &str, arguments: Arguments) -> Result<Self, String> {
                 match name {
-                    $(stringify!($name) => arguments_of(name, arguments).map(Self::$name),)+
+                    $(stringify!($name) => document::with_arguments(name, arguments).map(Self::$name),)+
                     _ => Err(unknown(name)),
                 }
             }
@@ -76,15 +75,8 @@ impl Op {
     /// # Panics
     /// Never: there are operations.
     pub fn nearest(name: &str) -> &'static str {
-        let lower = name.to_lowercase();
-        let near = |known: &str| strsim::jaro_winkler(&lower, &known.to_lowercase());
-        let nearest = Self::NAMES.iter().max_by(|one, other| near(one).total_cmp(&near(other)));
-        nearest.expect("there are operations")
+        document::nearest(name, Self::NAMES.iter().copied()).expect("there are operations")
     }
-}
-
-fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -> Result<T, String> {
-    serde_json::from_value(Json::Object(arguments)).map_err(|error| format!("{name}: {error}"))
 }
 
 fn unknown(name: &str) -> String {
@@ -102,24 +94,14 @@ fn unknown(name: &str) -> String {
 
 impl<'de> Deserialize<'de> for Op {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        use serde::de::Error;
-        let mut arguments = Map::deserialize(from)?;
-        match arguments.remove("type") {
-            Some(Json::String(name)) => Self::of(&name, arguments).map_err(D::Error::custom),
-            Some(other) => {
-                Err(D::Error::custom(format!("\"type\" is {other}, and has to be the name of an operation")))
-            }
-            None => Err(D::Error::custom("an operation has no \"type\": name the operation there")),
-        }
+        let (name, arguments) = document::operation(from)?;
+        Self::of(&name, arguments).map_err(serde::de::Error::custom)
     }
 }
 
 impl fmt::Display for Op {
     /// As a call in Python.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let json = serde_json::to_value(self).map_err(|_| fmt::Error)?;
-        let arguments = json.as_object().into_iter().flatten().filter(|(name, _)| *name != "type");
-        let arguments: Vec<String> = arguments.map(|(name, value)| format!("{name}={value}")).collect();
-        write!(f, "{}({})", self.name(), arguments.join(", "))
+        document::write_call(f, self.name(), self)
     }
 }

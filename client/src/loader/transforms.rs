@@ -85,15 +85,6 @@ impl Transforms {
         }
     }
 
-    /// Lowers the limit on the numbers that a sample may have when it is decoded: pixels, or samples of all channels.
-    pub fn limit(&mut self, most: u64) {
-        match self {
-            Self::Pictures(chain) => chain.decode.max_pixels = chain.decode.max_pixels.min(most),
-            #[cfg(feature = "audio")]
-            Self::Sounds(chain) => chain.audio.max_samples = chain.audio.max_samples.min(most),
-        }
-    }
-
     /// How many numbers their operations on samples have.
     pub fn count(&self) -> u64 {
         match self {

@@ -5,13 +5,11 @@ use thiserror::Error;
 
 use crate::companions::Declared;
 use crate::decode::DecodeOptions;
+use crate::document::{self, VERSION};
 use crate::mixing::Mixing;
 use crate::op::Op;
 use crate::op::containers::count_of;
 use crate::value::Layout;
-
-/// The version of the JSON.
-const VERSION: u32 = 1;
 
 /// A chain cannot be read, or cannot change the pictures that it gets.
 #[derive(Debug, Error)]
@@ -144,13 +142,6 @@ impl Chain {
     }
 }
 
-/// The part of the document that every version has.
-#[derive(Deserialize)]
-struct Versioned {
-    #[serde(default = "Chain::version")]
-    version: u32,
-}
-
 impl std::str::FromStr for Chain {
     type Err = ChainError;
 
@@ -159,7 +150,7 @@ impl std::str::FromStr for Chain {
         if json.trim_start().starts_with('[') {
             return Ok(Self::new(serde_json::from_str(json)?));
         }
-        let Versioned { version } = serde_json::from_str(json)?;
+        let version = document::version(json)?;
         if version == VERSION { Ok(serde_json::from_str(json)?) } else { Err(ChainError::Version(version)) }
     }
 }

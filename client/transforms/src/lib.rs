@@ -28,6 +28,7 @@
 mod chain;
 mod companions;
 pub mod decode;
+pub mod document;
 mod draws;
 mod image;
 mod mixing;

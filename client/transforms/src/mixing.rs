@@ -8,8 +8,8 @@ use std::ops::Range;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use crate::document::{choose, probabilities};
 use crate::image::Region;
-use crate::op::containers::{choose, probabilities};
 use crate::operation::At;
 use crate::ops::arguments::{half, probability};
 use crate::ops::distributions::beta;
@@ -232,7 +232,9 @@ impl Mix {
                 }
             }
             Self::RandomChoice(RandomChoiceMix { transforms, p }) => {
-                let chosen = choose(p.as_deref(), transforms.len(), draws.uniform());
+                let probabilities =
+                    probabilities(p.as_deref(), transforms.len()).expect("checked with the chain");
+                let chosen = choose(&probabilities, draws.uniform());
                 let op = inside.op + count_of(&transforms[..chosen]);
                 transforms[chosen].decide(At { op, ..at }, size, decided);
             }

@@ -4,10 +4,9 @@ pub mod containers;
 
 use std::fmt;
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::{Map, Value as Json};
 
+use crate::document::{self, Arguments};
 use crate::operation::Operation;
 use crate::ops::auto::{AugMix, AutoAugment, RandAugment, TrivialAugmentWide};
 use crate::ops::boxes::{ClampBoundingBoxes, ConvertBoundingBoxFormat, SanitizeBoundingBoxes};
@@ -25,15 +24,6 @@ use crate::ops::random_geometry::{ElasticTransform, RandomAffine, RandomPerspect
 use crate::ops::random_size::{RandomResize, RandomShortestSize, RandomZoomOut, ScaleJitter};
 use crate::ops::resize::Resize;
 use containers::{Compose, RandomApply, RandomChoice, RandomOrder};
-
-/// Nearest of some names to one that is not among them.
-pub(crate) fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let lower = name.to_lowercase();
-    names.into_iter().max_by(|one, other| {
-        let [one, other] = [one, other].map(|known| strsim::jaro_winkler(&lower, &known.to_lowercase()));
-        one.total_cmp(&other)
-    })
-}
 
 macro_rules! operations {
     ($($name:ident),+ $(,)?) => {
@@ -55,7 +45,7 @@ macro_rules! operations {
 
             /// The name of an operation that is nearest to this one.
             pub fn nearest(name: &str) -> &'static str {
-                nearest(name, Self::NAMES.iter().copied()).expect("there are operations")
+                document::nearest(name, Self::NAMES.iter().copied()).expect("there are operations")
             }
 
             /// Its name.
@@ -65,9 +55,9 @@ macro_rules! operations {
                 }
             }
 
-            fn of(name: &str, arguments: Map<String, Json>) -> Result<Self, String> {
+            fn of(name: &str, arguments: Arguments) -> Result<Self, String> {
                 match name {
-                    $(stringify!($name) => arguments_of(name, arguments).map(Self::$name),)+
+                    $(stringify!($name) => document::with_arguments(name, arguments).map(Self::$name),)+
                     _ => Err(unknown(name)),
                 }
             }
@@ -116,10 +106,6 @@ impl Op {
     }
 }
 
-fn arguments_of<T: DeserializeOwned>(name: &str, arguments: Map<String, Json>) -> Result<T, String> {
-    serde_json::from_value(Json::Object(arguments)).map_err(|error| format!("{name}: {error}"))
-}
-
 fn unknown(name: &str) -> String {
     if matches!(name, "MixUp" | "CutMix") {
         return format!("{name} mixes finished batches: put it into the list transforms of \"batch\"");
@@ -133,24 +119,14 @@ fn unknown(name: &str) -> String {
 
 impl<'de> Deserialize<'de> for Op {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        use serde::de::Error;
-        let mut arguments = Map::deserialize(from)?;
-        match arguments.remove("type") {
-            Some(Json::String(name)) => Self::of(&name, arguments).map_err(D::Error::custom),
-            Some(other) => {
-                Err(D::Error::custom(format!("\"type\" is {other}, and has to be the name of an operation")))
-            }
-            None => Err(D::Error::custom("an operation has no \"type\": name the operation there")),
-        }
+        let (name, arguments) = document::operation(from)?;
+        Self::of(&name, arguments).map_err(serde::de::Error::custom)
     }
 }
 
 impl fmt::Display for Op {
     /// As a call in Python.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let json = serde_json::to_value(self).map_err(|_| fmt::Error)?;
-        let arguments = json.as_object().into_iter().flatten().filter(|(name, _)| *name != "type");
-        let arguments: Vec<String> = arguments.map(|(name, value)| format!("{name}={value}")).collect();
-        write!(f, "{}({})", self.name(), arguments.join(", "))
+        document::write_call(f, self.name(), self)
     }
 }

@@ -124,17 +124,17 @@ const MOST_PIXELS: u64 = 32 << 20;
 /// Transforms of a client, within a node's limits.
 fn chain_of(json: &str) -> Result<Transforms, LoadError> {
     let mut chain: Transforms = json.parse()?;
-    if chain.pictures().is_none() {
+    let Some(pictures) = chain.pictures_mut() else {
         return Err(LoadError::Config(
             "a node transforms pictures alone: transform sounds where you read them".into(),
         ));
-    }
+    };
+    pictures.decode.max_pixels = pictures.decode.max_pixels.min(MOST_PIXELS);
     if chain.on_error() == OnError::Skip {
         let message =
             "a stream has every position of its steps: use \"on_error\": \"zero\" or \"raise\" in transforms";
         return Err(LoadError::Config(message.into()));
     }
-    chain.limit(MOST_PIXELS);
     Ok(chain)
 }
 

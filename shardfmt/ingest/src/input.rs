@@ -273,7 +273,7 @@ impl InputFile {
 
     /// The content of this file as it was unpacked: a part of a temporary file.
     pub(super) fn unpacked(&self, copy: Arc<File>, start: u64, bytes: u64) -> OpenInput {
-        let content = Arc::new(PartOfFile { file: copy, start, bytes });
+        let content = Arc::new(PartOf { of: copy, start, bytes });
         OpenInput { content, file: Arc::new(self.clone()), bytes }
     }
 
@@ -639,6 +639,7 @@ impl Content for Part {
     }
 }
 
+/// Bytes that lie among others.
 struct PartOf {
     of: Arc<dyn ReadAt>,
     start: u64,
@@ -653,23 +654,5 @@ impl ReadAt for PartOf {
             return Ok(0);
         }
         self.of.read_at(&mut buffer[..length], self.start + offset)
-    }
-}
-
-/// Bytes that lie in a file beside others.
-struct PartOfFile {
-    file: Arc<File>,
-    start: u64,
-    bytes: u64,
-}
-
-impl ReadAt for PartOfFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
-        let rest = usize::try_from(self.bytes.saturating_sub(offset)).unwrap_or(usize::MAX);
-        let length = rest.min(buffer.len());
-        if length == 0 {
-            return Ok(0);
-        }
-        FileExt::read_at(&*self.file, &mut buffer[..length], self.start + offset)
     }
 }

@@ -13,6 +13,18 @@ pub(super) fn numbers(column: &str, array: &ArrayRef) -> Result<Float32Array, In
     converted(column, array, &DataType::Float32)
 }
 
+/// The column itself, if each row has a value.
+pub(super) fn present<'a>(
+    name: &str,
+    column: &'a ArrayRef,
+    positions: &[u64],
+) -> Result<&'a ArrayRef, InputError> {
+    match (0..column.len()).find(|&row| column.is_null(row)) {
+        Some(row) => Err(InputError::Null { column: name.to_owned(), position: positions[row] }),
+        None => Ok(column),
+    }
+}
+
 /// As an array of another type.
 pub(super) fn converted<T: Array + Clone + 'static>(
     column: &str,

@@ -1,9 +1,9 @@
 //! Documents in sequences of tokens: the first token to which each token attends, and the tokens that predict no other.
 
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow::array::{Array, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Schema};
 
-use super::convert::converted;
+use super::convert::{converted, present};
 use super::error::InputError;
 use super::sparse::lists;
 use crate::loss::IGNORED;
@@ -91,13 +91,6 @@ pub(super) fn has_documents(schema: &Schema) -> bool {
 /// Whether there is a column of numbers of tokens.
 pub(super) fn has_length(schema: &Schema) -> bool {
     schema.field_with_name(LENGTH).is_ok_and(|field| field.data_type().is_integer())
-}
-
-fn present<'a>(name: &str, column: &'a ArrayRef, positions: &[u64]) -> Result<&'a ArrayRef, InputError> {
-    match (0..column.len()).find(|&row| column.is_null(row)) {
-        Some(row) => Err(InputError::Null { column: name.to_owned(), position: positions[row] }),
-        None => Ok(column),
-    }
 }
 
 fn lengths(rows: &RecordBatch, positions: &[u64]) -> Result<Option<UInt32Array>, InputError> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use shardd_client::loader::BFLOAT16;
 use shardfmt::Digest;
 
-use super::convert::{converted, numbers};
+use super::convert::{converted, numbers, present};
 use super::error::InputError;
 use super::packed::Attention;
 use super::stored::{StoredSamples, Values};
@@ -183,15 +183,15 @@ impl InputSpec {
         self.shape
     }
 
-    /// The same for a model that takes sequences of `shape`: with or without documents.
-    pub(crate) fn for_model_of(mut self, shape: InputShape, has_documents: bool) -> InputSpec {
+    /// The same for a model that takes sequences of `shape`: with or without documents, of which `schema` may have columns.
+    pub(crate) fn for_model_of(mut self, shape: InputShape, schema: &Schema) -> InputSpec {
         let (InputShape::Tokens(length) | InputShape::PackedTokens(length)) = self.shape else { return self };
         if shape.sequence_length() != Some(length) || self.shape == shape {
             return self;
         }
         if let Source::Tokens { column, width } | Source::Packed { column, width, .. } = self.source {
             let attention = match shape {
-                InputShape::PackedTokens(_) if has_documents => Attention::BlockCausal,
+                InputShape::PackedTokens(_) if packed::has_documents(schema) => Attention::BlockCausal,
                 _ => Attention::Causal,
             };
             self.source = Source::Packed { column, width, attention };
@@ -234,13 +234,7 @@ impl InputSpec {
         let column = |name: &str| {
             rows.column_by_name(name).ok_or_else(|| InputError::Column { column: name.to_owned() })
         };
-        let present = |name: &str| -> Result<&ArrayRef, InputError> {
-            let array = column(name)?;
-            match (0..array.len()).find(|&row| array.is_null(row)) {
-                Some(row) => Err(InputError::Null { column: name.to_owned(), position: positions[row] }),
-                None => Ok(array),
-            }
-        };
+        let present = |name: &str| present(name, column(name)?, positions);
         if let Source::Tokens { column, width } | Source::Packed { column, width, .. } = &self.source {
             let (tokens, mut labels) = self.tokens(column, present(column)?, *width, positions)?;
             let values = match self.source {

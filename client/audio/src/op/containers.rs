@@ -1,6 +1,7 @@
 //! Operations of operations.
 
 use serde::{Deserialize, Serialize};
+use shardd_transforms::document::{choose, probabilities};
 
 use super::Op;
 use crate::error::arguments;
@@ -149,35 +150,9 @@ impl Operation for RandomApply {
     }
 }
 
-impl RandomChoice {
-    /// The probability of each operation; their sum is 1.
-    fn probabilities(&self) -> Result<Vec<f64>, String> {
-        let count = self.transforms.len();
-        let p = self.p.clone().unwrap_or_else(|| vec![1.0; count]);
-        let sum: f64 = p.iter().sum();
-        if count == 0 || p.len() != count || p.iter().any(|p| *p < 0.0) || !sum.is_finite() || sum <= 0.0 {
-            return Err(format!(
-                "has {count} operations and {} probabilities: give one from 0 for each of at least one",
-                p.len()
-            ));
-        }
-        Ok(p.into_iter().map(|p| p / sum).collect())
-    }
-}
-
-/// The index of the one into whose part of the sum of probabilities this number falls.
-fn choose(probabilities: &[f64], number: f64) -> usize {
-    let mut below = 0.0;
-    let chosen = probabilities.iter().position(|p| {
-        below += p;
-        number < below
-    });
-    chosen.unwrap_or(probabilities.len() - 1)
-}
-
 impl Operation for RandomChoice {
     fn plan(&self, input: Kind) -> Result<Planned, String> {
-        let probabilities = self.probabilities()?;
+        let probabilities = probabilities(self.p.as_deref(), self.transforms.len())?;
         let (steps, kinds) = side_by_side(&self.transforms, input)?;
         let (first, others) = kinds.split_first().expect("at least one operation");
         Ok(Planned::new(either(*first, others)?, move |value, at| {

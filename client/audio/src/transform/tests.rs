@@ -4,6 +4,7 @@ use proptest::prelude::*;
 use shardd_transforms::{Draws, OnError};
 
 use super::*;
+use crate::fixtures::FILES;
 
 /// A chain of every kind of operation.
 const ALL: &str = r#"{"audio": {"sample_rate": 8000, "channels": 1}, "transforms": [
@@ -18,21 +19,6 @@ const ALL: &str = r#"{"audio": {"sample_rate": 8000, "channels": 1}, "transforms
     {"type": "SpecAugment", "n_time_masks": 2, "time_mask_param": 4, "n_freq_masks": 2, "freq_mask_param": 4},
     {"type": "Normalize", "mean": -20, "std": 15}
 ]}"#;
-
-const FILES: [(&str, &[u8]); 12] = [
-    ("u8.wav", include_bytes!("../../tests/fixtures/u8.wav")),
-    ("s16.wav", include_bytes!("../../tests/fixtures/s16.wav")),
-    ("s24.wav", include_bytes!("../../tests/fixtures/s24.wav")),
-    ("s32.wav", include_bytes!("../../tests/fixtures/s32.wav")),
-    ("f32.wav", include_bytes!("../../tests/fixtures/f32.wav")),
-    ("f64.wav", include_bytes!("../../tests/fixtures/f64.wav")),
-    ("rf64.wav", include_bytes!("../../tests/fixtures/rf64.wav")),
-    ("s16.flac", include_bytes!("../../tests/fixtures/s16.flac")),
-    ("s24.flac", include_bytes!("../../tests/fixtures/s24.flac")),
-    ("stereo.mp3", include_bytes!("../../tests/fixtures/stereo.mp3")),
-    ("mono.mp3", include_bytes!("../../tests/fixtures/mono.mp3")),
-    ("stereo.ogg", include_bytes!("../../tests/fixtures/stereo.ogg")),
-];
 
 const PLACE: Place = Place { seed: 5, epoch: 2, position: 9 };
 

@@ -101,6 +101,7 @@ class Loader:
     def steps_per_epoch(self) -> int: ...
     def stats(self) -> dict[str, float]: ...
 
+_Given = tuple[str, list[float], list[int], bytes, int]
 _Moved = tuple[list[float], list[int], bytes, list[int]]
 
 class Chain:
@@ -125,7 +126,7 @@ class Chain:
         epoch: int,
         position: int,
         first: int,
-        given: list[tuple[str, list[float], list[int], bytes, int]],
+        given: list[_Given],
     ) -> tuple[str, list[int], bytearray, list[_Moved]]: ...
     def stages(
         self,
@@ -134,7 +135,7 @@ class Chain:
         seed: int,
         epoch: int,
         position: int,
-        given: list[tuple[str, list[float], list[int], bytes, int]],
+        given: list[_Given],
     ) -> list[tuple[str | None, tuple[str, list[int], bytearray, list[_Moved]]]]: ...
 
 class Store:

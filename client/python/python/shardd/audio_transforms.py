@@ -349,12 +349,7 @@ class Compose(transforms.Compose):
         }
         self._options = {"column": column, "audio": audio, "seed": seed, "on_error": on_error}
         document = {"transforms": [transform.document() for transform in self.transforms], **self._options}
-        try:
-            self._chain = _native.Chain(json.dumps(document, allow_nan=False))
-        except ValueError as error:
-            if "Out of range float" in str(error):
-                raise ValueError(f"an argument of {self.transforms!r} is not finite") from None
-            raise
+        self._chain = self._checked(document)
 
     @property
     def mixes(self) -> bool:
@@ -383,15 +378,6 @@ class Compose(transforms.Compose):
         data, shape = _bytes_of(sample)
         stages = self._chain.stages(data, shape, seed, epoch, position, [])
         return [(op or "decoded", transforms._array(dtype, shape, data)) for op, (dtype, shape, data, _) in stages]
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Compose) and self.to_json() == other.to_json()
-
-    def __hash__(self) -> int:
-        return hash(self.to_json())
-
-    def __reduce__(self) -> tuple[Callable[[str], Compose], tuple[str]]:
-        return from_json, (self.to_json(),)
 
 
 def from_json(text: str) -> Compose:

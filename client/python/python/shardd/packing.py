@@ -41,12 +41,7 @@ def flatten(
     import numpy
     import torch
 
-    for name in (tokens, documents, *([labels] if labels is not None else [])):
-        if name not in batch:
-            raise ValueError(f"flatten takes a batch of packed sequences, and column {name!r} is not among {', '.join(batch)}")
-    ids = torch.as_tensor(batch[tokens])
-    if ids.ndim != 2:
-        raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
+    ids = _ids(batch, "flatten takes a batch of packed sequences", tokens, documents, labels)
     rows, width = ids.shape
     used = _array(batch[length]) if length in batch else numpy.full(rows, width)
     begins = _begins(batch[documents], used)
@@ -90,12 +85,7 @@ def next_token(
     Raises ``ValueError`` if a column is missing, or has another shape."""
     import torch
 
-    for name in (tokens, *([labels] if labels is not None else [])):
-        if name not in batch:
-            raise ValueError(f"next_token takes a batch of sequences, and column {name!r} is not among {', '.join(batch)}")
-    ids = torch.as_tensor(batch[tokens]).long()
-    if ids.ndim != 2:
-        raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
+    ids = _ids(batch, "next_token takes a batch of sequences", tokens, labels).long()
     width, device = ids.shape[1], ids.device
     places = torch.arange(width, device=device)
     begins = _marked(batch.get(documents), ids)
@@ -112,6 +102,19 @@ def next_token(
     shifted[:, :-1][begins[:, 1:]] = IGNORED
     starts = torch.where(begins, places, 0).cummax(1).values
     return {"input": ids, "labels": shifted, "positions": places - starts}
+
+
+def _ids(batch: Mapping[str, Any], takes: str, tokens: str, *others: str | None) -> Any:
+    """The tokens of a batch, which has the other columns that are named, too."""
+    import torch
+
+    for name in (tokens, *others):
+        if name is not None and name not in batch:
+            raise ValueError(f"{takes}, and column {name!r} is not among {', '.join(batch)}")
+    ids = torch.as_tensor(batch[tokens])
+    if ids.ndim != 2:
+        raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
+    return ids
 
 
 def _marked(documents: Any, ids: Any) -> Any:

@@ -553,8 +553,12 @@ class Compose(Transform):
         document = {"transforms": [transform.document() for transform in single], **self._options}
         if mixing:
             document["batch"] = _mixing(mixing)
+        self._chain = self._checked(document)
+
+    def _checked(self, document: Mapping[str, Any]) -> _native.Chain:
+        """The chain of this JSON."""
         try:
-            self._chain = _native.Chain(json.dumps(document, allow_nan=False))
+            return _native.Chain(json.dumps(document, allow_nan=False))
         except ValueError as error:
             if "Out of range float" in str(error):
                 raise ValueError(f"an argument of {self.transforms!r} is not finite") from None
@@ -651,6 +655,11 @@ class Compose(Transform):
 
     def __repr__(self) -> str:
         return f"Compose({list(self.transforms)!r})"
+
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.chain(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Compose) and self.to_json() == other.to_json()

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Op;
 use crate::companions::Companions;
+use crate::document::{choose, probabilities};
 use crate::operation::{At, Operation};
 use crate::ops::arguments::{half, probability};
 use crate::value::{Kind, Value};
@@ -144,29 +145,6 @@ pub struct RandomChoice {
     pub p: Option<Vec<f64>>,
 }
 
-/// The probability of each of some operations, of which one is applied.
-pub(crate) fn probabilities(p: Option<&[f64]>, count: usize) -> Result<Vec<f64>, String> {
-    let p = p.map_or_else(|| vec![1.0; count], <[f64]>::to_vec);
-    let sum: f64 = p.iter().sum();
-    if count == 0 || p.len() != count || p.iter().any(|p| *p < 0.0) || !sum.is_finite() || sum <= 0.0 {
-        return Err(format!(
-            "has {count} operations and {} probabilities: give one from 0 for each of at least one",
-            p.len()
-        ));
-    }
-    Ok(p.into_iter().map(|p| p / sum).collect())
-}
-
-/// The index of the one into whose part of the sum of probabilities this number falls; they were checked.
-pub(crate) fn choose(p: Option<&[f64]>, count: usize, number: f64) -> usize {
-    let mut below = 0.0;
-    let chosen = probabilities(p, count).into_iter().flatten().position(|p| {
-        below += p;
-        number < below
-    });
-    chosen.unwrap_or(count - 1)
-}
-
 impl Operation for RandomChoice {
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         probabilities(self.p.as_deref(), self.transforms.len())?;
@@ -180,7 +158,8 @@ impl Operation for RandomChoice {
     }
 
     fn apply_with(&self, value: Value, companions: &mut Companions, at: At) -> Result<Value, String> {
-        let chosen = choose(self.p.as_deref(), self.transforms.len(), at.draws().uniform());
+        let probabilities = probabilities(self.p.as_deref(), self.transforms.len())?;
+        let chosen = choose(&probabilities, at.draws().uniform());
         let op = numbers(&self.transforms, at.op + 1)[chosen];
         self.transforms[chosen].operation().apply_with(value, companions, At { op, ..at })
     }

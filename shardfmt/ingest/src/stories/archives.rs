@@ -367,10 +367,7 @@ proptest! {
             1 => gzip(&plain),
             _ => zstd(&plain),
         };
-        for (place, value) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
-        }
+        change(&mut bytes, &changes);
         if let Some(cut) = cut {
             bytes.truncate(cut.index(bytes.len()));
         }

@@ -255,15 +255,7 @@ proptest! {
         is_skipping: bool,
     ) {
         let directory = one(&WORDS, &["text", "list", "id"], &[words(1), words(2), words(3)]);
-        let path = directory.path().join("chunk-0-0.bin");
-        let mut bytes = fs::read(&path).unwrap();
-        for (place, value) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
-        }
-        fs::write(&path, bytes).unwrap();
-        let config = if is_skipping { skipping() } else { sequential() };
-        let ingested = run(directory.path(), &config, 1);
+        let ingested = run_changed(directory.path(), "chunk-0-0.bin", &changes, is_skipping);
         prop_assert!(ingested.map_or(true, |ingested| ingested.manifest.sample_count() <= 3));
     }
 }

@@ -234,15 +234,7 @@ proptest! {
         // Without hashes, which would find it all at once.
         let array = [18, 2 << 2, 1, 2, 0, 60, 0, 61];
         let directory = shard("ndarray", "null", &[&array, &array, &array]);
-        let path = directory.path().join("shard.00000.mds");
-        let mut bytes = fs::read(&path).unwrap();
-        for (place, value) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = value;
-        }
-        fs::write(&path, bytes).unwrap();
-        let config = if is_skipping { skipping() } else { sequential() };
-        let ingested = run(directory.path(), &config, 1);
+        let ingested = run_changed(directory.path(), "shard.00000.mds", &changes, is_skipping);
         prop_assert!(ingested.map_or(true, |ingested| ingested.manifest.sample_count() <= 3));
     }
 }

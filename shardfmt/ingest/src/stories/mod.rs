@@ -89,6 +89,27 @@ pub(super) struct Ingested {
     shards: Kept,
 }
 
+/// Puts these values at these places of a file.
+pub(super) fn change(bytes: &mut [u8], changes: &[(proptest::sample::Index, u8)]) {
+    for (place, value) in changes {
+        bytes[place.index(bytes.len())] = *value;
+    }
+}
+
+/// The same of a file on the disk, which is then ingested.
+pub(super) fn run_changed(
+    folder: &Path,
+    file: &str,
+    changes: &[(proptest::sample::Index, u8)],
+    is_skipping: bool,
+) -> Result<Ingested, IngestError> {
+    let path = folder.join(file);
+    let mut bytes = fs::read(&path).unwrap();
+    change(&mut bytes, changes);
+    fs::write(&path, bytes).unwrap();
+    run(folder, &if is_skipping { skipping() } else { sequential() }, 1)
+}
+
 pub(super) fn run(path: &Path, config: &IngestConfig, threads: usize) -> Result<Ingested, IngestError> {
     run_source(Source::open(path, config)?, config, threads)
 }

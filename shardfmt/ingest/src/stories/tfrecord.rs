@@ -362,10 +362,7 @@ proptest! {
         is_skipping: bool,
     ) {
         let mut file = framed(&images());
-        for (place, value) in changes {
-            let place = place.index(file.len());
-            file[place] = value;
-        }
+        change(&mut file, &changes);
         file.truncate(cut.index(file.len()) + 1);
         let (_directory, path) = one_file("a.tfrecord", &file);
         let config = if is_skipping { skipping() } else { sequential() };

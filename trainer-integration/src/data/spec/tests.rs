@@ -207,10 +207,10 @@ fn packed_sequences_ask_for_the_next_token_of_a_document() {
     ));
     // A model that takes documents is evaluated on a text, and one that does not on documents.
     let text = InputSpec::from_schema(&joined.schema(), &InputOptions::default()).unwrap();
-    let as_documents = text.for_model_of(InputShape::PackedTokens(3), true);
+    let as_documents = text.for_model_of(InputShape::PackedTokens(3), &joined.schema());
     assert_eq!(as_documents.read(&joined, &[0, 1]).unwrap().labels, [2, IGNORED, 4, 6, 7, 0]);
     let as_text = InputSpec::from_schema(&rows.schema(), &InputOptions::default()).unwrap();
-    let as_text = as_text.for_model_of(InputShape::Tokens(3), true);
+    let as_text = as_text.for_model_of(InputShape::Tokens(3), &rows.schema());
     assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().features, [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]);
     assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().labels, [2, 3, 4, 6, 7, IGNORED]);
     // A column that happens to be called length makes no packed sequences.
