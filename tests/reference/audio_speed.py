@@ -1,8 +1,8 @@
 """Times shardd-audio beside torchaudio and soundfile, one thread each, over clips of ten seconds. Prints a table.
 
     pip install torch torchaudio soundfile numpy
-    cargo build --release -p shardd-audio --example speed
-    python tests/reference/audio_speed.py target/release/examples/speed [SOUND.wav]
+    cargo build --release -p shardd-audio --example audio_speed
+    python tests/reference/audio_speed.py target/release/examples/audio_speed [SOUND.wav]
 
 The clip repeats a sound, or is generated. Each time is the shortest of a second of runs, in milliseconds; files are in
 memory. Decoding is beside soundfile, which makes `[time, channels]`.
