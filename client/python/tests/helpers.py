@@ -44,6 +44,14 @@ def own_threads() -> set[str]:
     return set(os.listdir("/proc/self/task"))
 
 
+def runs(pid: int) -> bool:
+    """Whether the process exists and is no zombie. One may end between the opening of its file and the reading of it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
     """Runs a command to its end, and shows its output if it failed."""
     done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **(env or {})})

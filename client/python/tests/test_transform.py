@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import shardd
-from helpers import EVERY, PLAN, ids, loader, own_threads, run
+from helpers import EVERY, PLAN, ids, loader, own_threads, run, runs
 from shardd import _transform
 
 
@@ -453,7 +453,7 @@ def test_processes_and_threads_end_with_the_loader(store):
     for pid in done_by:
         # Gone, or about to be waited for by who started it.
         deadline = time.monotonic() + 20
-        while os.path.exists(f"/proc/{pid}") and open(f"/proc/{pid}/stat").read().split()[2] != "Z":
+        while runs(pid):
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert len(own_threads()) <= len(before) + 2, "at most those of multiprocessing stay"
