@@ -11,6 +11,7 @@ from . import audio_transforms, packing, transforms
 from ._csr import Csr
 from ._dataset import StreamingDataset
 from ._device import to_device
+from ._headspace import Headspace, headspace
 from ._ingest import from_hf, from_iter, from_torch
 from ._loader import DataLoader
 from ._ragged import Ragged
@@ -23,6 +24,7 @@ from ._tf import as_tf_dataset
 __all__ = [
     "Csr",
     "DataLoader",
+    "Headspace",
     "Ragged",
     "Ranks",
     "Sampler",
@@ -34,6 +36,7 @@ __all__ = [
     "from_hf",
     "from_iter",
     "from_torch",
+    "headspace",
     "packing",
     "to_device",
     "transforms",

@@ -109,6 +109,7 @@ class StreamingDataset:
             block_slots=block_slots,
             independent=selection == "independent",
         )
+        self._settings = plan
         self._mixture: Mixture | None = None
         if streams is not None:
             refuse_beside_streams(
@@ -233,6 +234,21 @@ class StreamingDataset:
             f"StreamingDataset({self.name}, version {self.version[:12]}, {self._samples} samples, {limited}"
             f"plan {self.plan[:12]} of {self.partitions} partitions)"
         )
+
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.dataset(self)
+
+    def plot_labels(self, column: str = "label", *, epoch: int = 0, ranks: int | None = None, samples: int = 10_000, ax: Any = None) -> Any:
+        """Draws with matplotlib how often each rank gets each value of a column, in the first ``samples`` of an epoch's order.
+
+        ``ranks`` is a number of ranks, by default that of this dataset. They have equally many samples, so differences between
+        rows are those of the labels. The store has to be a directory: at most ``samples`` samples are read, as a training would
+        read them, with all of their columns. Returns the ``Axes``."""
+        from . import _plot
+
+        return _plot.labels(self, column, epoch, ranks, samples, ax)
 
     def __getitem__(self, index: int | slice | Sequence[int]) -> dict[str, Any]:
         """A sample by its number among those that are stored, or a batch of several: a slice, or a list of numbers. With

@@ -78,7 +78,7 @@ def apply(change: Callable[[torch.Tensor], Any], batch: Any) -> Any:
 
 
 # What a loader says of the micro-batch that it has given last.
-_TOLD = ("epoch", "step", "accumulation", "is_last_micro", "weight", "positions", "streams")
+_TOLD = ("epoch", "step", "accumulation", "is_last_micro", "weight", "positions", "streams", "batches_done")
 
 
 def to_device(loader: DataLoader, device: Any) -> ToDevice | DataLoader:
@@ -105,6 +105,8 @@ class ToDevice:
         # Of the batch that was handed out, while the loader is one ahead.
         self._told: dict[str, Any] | None = None
         self._state: State | None = None
+        # The loop that runs.
+        self._loop: object = None
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -112,7 +114,25 @@ class ToDevice:
     def __iter__(self) -> Iterator[Any]:
         batches = iter(self.loader)
         self._told = self._state = None
-        return self._one_ahead(batches)
+        return self._looped(batches)
+
+    def _looped(self, batches: Iterator[Any]) -> Iterator[Any]:
+        self._loop = own = object()
+        try:
+            yield from self._one_ahead(batches)
+        finally:
+            if self._loop is own:
+                self._loop = None
+
+    @property
+    def batches_done(self) -> int:
+        """The number of this rank's batches of the epoch that are done; see :attr:`DataLoader.batches_done`."""
+        if self._loop is not None and self._told is not None:
+            return self._told["batches_done"]
+        return self.loader.batches_done
+
+    def __repr__(self) -> str:
+        return f"to_device({self.loader!r}, {str(self.device)!r})"
 
     def _one_ahead(self, batches: Iterator[Any]) -> Iterator[Any]:
         copies = _Copies(self.device)

@@ -7,7 +7,8 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -52,6 +53,14 @@ def _split(transform: Any) -> tuple[Compose | None, _transform.Steps | None]:
         if isinstance(step, Compose) and step.mixes:
             raise ValueError(f"{step!r} mixes finished batches: leave MixUp and CutMix out where functions follow, or come before")
     return chain, _transform.Steps(rest, chain.native.count if chain is not None else 0) if rest else None
+
+
+@dataclass
+class _Loop:
+    """A loop that runs: the position in its epoch where it began, and how many micro-batches of the epoch are done."""
+
+    position: int
+    done: int
 
 
 class DataLoader:
@@ -170,6 +179,7 @@ class DataLoader:
         self._given_of_step = 0
         # Counts iterations: only the last one that has begun may continue.
         self._iteration = 0
+        self._loop: _Loop | None = None
         self._native: _native.Loader | None = None
         self._native_at = (0, 0)
         self._pending: _native.Step | None = None
@@ -251,15 +261,44 @@ class DataLoader:
 
     def __len__(self) -> int:
         """The number of this rank's micro-batches in a whole epoch, also after resuming within one."""
+        return self._own_batches(self._steps())
+
+    @property
+    def batches_done(self) -> int:
+        """The number of this rank's micro-batches of the epoch that are done, out of ``len(loader)``. While no loop runs, the epoch
+        is that of the next loop. So it is 0, unless a loaded state is within the epoch: ``tqdm(loader, initial=loader.batches_done)``."""
+        return self._done_before(self._start()) if self._loop is None else self._loop.done
+
+    def _done_before(self, start: int) -> int:
+        """How many micro-batches this rank has before the position where a loop begins."""
+        return self._own_batches(self._steps_of(start)) - self._own_batches(self._steps_from(start))
+
+    def _own_batches(self, steps: int) -> int:
+        """How many micro-batches this rank has in this number of steps."""
         turn, turns = self._turn
-        return len(range(turn, self._steps(), turns)) * self._own_virtual_ranks()
+        return len(range(turn, steps, turns)) * self._own_virtual_ranks()
 
     def _steps(self) -> int:
-        """How many steps a whole epoch has, of all workers."""
-        samples, batch = self.dataset.num_samples, self.global_batch_size
-        if self._last_batch == "carry" and not self._inside:
-            samples -= self._cursor[1]  # what the epoch before has taken
+        """How many steps a whole epoch has, of all workers: that of the loop that runs, or of the next one."""
+        return self._steps_of(self._start())
+
+    def _steps_of(self, start: int) -> int:
+        """How many steps the whole epoch of a loop has that begins at this position."""
+        if self._last_batch == "carry":
+            # The first step is behind the samples that the epoch before has taken, and a resumed loop begins some steps later.
+            return start // self.global_batch_size + self._steps_from(start)
+        return self._steps_from(0)
+
+    def _steps_from(self, position: int) -> int:
+        """How many steps follow a position in an epoch."""
+        samples, batch = self.dataset.num_samples - position, self.global_batch_size
         return samples // batch if self._last_batch == "drop" else -(-samples // batch)
+
+    def _start(self) -> int:
+        """The position where the loop began that runs, or where the next one begins."""
+        if self._loop is not None:
+            return self._loop.position
+        return 0 if self._inside else self._cursor[1]
 
     def _own_virtual_ranks(self) -> int:
         ranks, virtual = self.ranks, self.virtual_ranks
@@ -272,8 +311,7 @@ class DataLoader:
         if epoch < 0:
             raise ValueError(f"there is no epoch {epoch}")
         if epoch != self._cursor[0] or self._inside:
-            self._cursor, self._inside = (epoch, 0), False
-            self._unfinished = None
+            self._begin_at(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """The position after the returned batches, in whole steps: less than 300 bytes as JSON, the same on
@@ -355,15 +393,22 @@ class DataLoader:
 
     def _begin_at(self, epoch: int, position: int) -> None:
         self._cursor, self._inside = (epoch, position), False
-        self._unfinished = None
+        self._unfinished = self._loop = None
+
+    def _place(self) -> tuple[Any, ...]:
+        """Where the next iteration begins, for :meth:`_return_to`."""
+        return self._cursor, self._inside, self._unfinished, self._given_of_step
+
+    def _return_to(self, place: tuple[Any, ...]) -> None:
+        self.close()
+        self._cursor, self._inside, self._unfinished, self._given_of_step = place
+        self._loop = None
 
     # --- iterating ----------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
         self._refuse_unequal(self._taken)
-        if self._inside:
-            self._cursor, self._inside = (self._cursor[0] + 1, 0), False
-        self._unfinished = None
+        self._begin_at(*((self._cursor[0] + 1, 0) if self._inside else self._cursor))
         if self._steps() == 0:
             raise ValueError(
                 f"no step in an epoch: {self.dataset.num_samples} samples, steps of {self.global_batch_size}, and "
@@ -390,8 +435,9 @@ class DataLoader:
 
     def _epoch_from(self, epoch: int, position: int, iteration: int) -> Iterator[Any]:
         self._check_latest(iteration)
+        loop = _Loop(position, self._done_before(position))
         position += self._turn[0] * self.global_batch_size
-        with closing(self._made(epoch, position)) as made:
+        with closing(self._made(epoch, position)) as made, self._running(loop):
             for (step, index), make in made:
                 began = perf_counter()
                 batch = make()
@@ -407,6 +453,7 @@ class DataLoader:
                 self.accumulation, self.is_last_micro = count, index + 1 == count
                 self.weight = samples * self.ranks.world / step.samples
                 self._last = batch
+                loop.done += 1
                 began = perf_counter()
                 yield batch
                 self._times.user_s += perf_counter() - began
@@ -417,6 +464,16 @@ class DataLoader:
         if self._cursor[0] == epoch:
             self._cursor = (epoch + 1, 0)
         self._inside = False
+
+    @contextmanager
+    def _running(self, loop: _Loop) -> Iterator[None]:
+        """Notes the loop until it ends, or is left."""
+        self._loop = loop
+        try:
+            yield
+        finally:
+            if self._loop is loop:
+                self._loop = None
 
     def _read(self, epoch: int, position: int) -> Iterator[tuple[_native.Step, int]]:
         """The micro-batches of the epoch, from a position on."""
@@ -622,6 +679,23 @@ class DataLoader:
         """
         return _stats.exchange(self.dataset, self._cursor[0])
 
+    def plot(self, ax: Any = None) -> Any:
+        """Draws with matplotlib the seconds of :meth:`stats`: those of the loop, and those of the threads meanwhile. Returns the
+        ``Axes``."""
+        from . import _plot
+
+        return _plot.loader(self, ax)
+
+    def __repr__(self) -> str:
+        size = f"global_batch_size={self._global_batch_size}" if self._batch_size is None else f"batch_size={self._batch_size}"
+        epoch, position = self._cursor
+        return f"DataLoader({self.dataset.name}, {size}, epoch {epoch}, position {position} of {self.dataset.num_samples})"
+
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.loader(self)
+
     def close(self) -> None:
         """Ends the threads and processes. Batches that were handed out stay; iterating starts others."""
         processes, self._processes = self._processes, None
@@ -637,5 +711,5 @@ class DataLoader:
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        state["_native"] = state["_pending"] = state["_last"] = state["_processes"] = state["_memory"] = None
+        state["_native"] = state["_pending"] = state["_last"] = state["_processes"] = state["_memory"] = state["_loop"] = None
         return state

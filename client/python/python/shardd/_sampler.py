@@ -74,6 +74,11 @@ class Sampler:
                 "do not wait for each other"
             )
 
+    def __repr__(self) -> str:
+        epoch, position = self._cursor
+        of = f"plan {self.plan[:12]} of {self._order.partitions} partitions"
+        return f"Sampler(epoch {epoch}, position {position} of {self.num_samples}, {of})"
+
     @property
     def plan(self) -> str:
         """The id of the plan, which is another for another number of samples, seed, q or number of partitions."""

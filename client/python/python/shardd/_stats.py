@@ -50,9 +50,18 @@ class Times:
         return {**counted, "python_s": self.python_s, "user_s": self.user_s}
 
 
-def told(now: Mapping[str, float], since: Mapping[str, Any] | None, has_processes: bool) -> dict[str, Any]:
+class Stats(dict[str, Any]):
+    """The counts of a loader: a dict that notebooks show as bars."""
+
+    def _repr_html_(self) -> str:
+        from . import _notebook
+
+        return _notebook.stats(self)
+
+
+def told(now: Mapping[str, float], since: Mapping[str, Any] | None, has_processes: bool) -> Stats:
     """``now``, less the counts before, and the rates that follow."""
-    counts: dict[str, Any] = {name: value - (since[name] if since else 0) for name, value in now.items()}
+    counts = Stats({name: value - (since[name] if since else 0) for name, value in now.items()})
     counts["waits_for"] = waits_for(counts)
     waits_for_processes = has_processes and counts["waits_for"] == "python"
     counts["advice"] = ADVICE["processes" if waits_for_processes else counts["waits_for"]]
