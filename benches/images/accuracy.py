@@ -4,7 +4,8 @@
 
 One network (two convolutions with batch normalisation and a linear layer), Adam with a rate that falls as half a cosine, batches of
 64. Each seed is a training of its own.
-Prints the mean accuracy of each contestant, and the difference to torchvision's with its 95 % interval (Welch).
+Prints the mean accuracy of each contestant, and the difference to torchvision's with its 95 % interval (Welch). With --json, each
+training is written to the file as it ends, and one that the file has is not repeated: call it again for more seeds.
 """
 
 from __future__ import annotations
@@ -152,6 +153,16 @@ def interval(ours: list[float], theirs: list[float]) -> tuple[float, float]:
     return 100 * (mean(ours) - mean(theirs)), 100 * float(t.ppf(0.975, freedom)) * math.sqrt(sum(parts))
 
 
+def known(file: Path | None, setting: dict[str, Any]) -> dict[str, dict[str, float]]:
+    """What the file has, by contestant and seed."""
+    if file is None or not file.exists():
+        return {contestant: {} for contestant in CONTESTANTS}
+    document = json.loads(file.read_text())
+    if {name: document.get(name) for name in setting} != setting:
+        raise SystemExit(f"{file} is of other trainings than {setting}: name another file")
+    return {contestant: document["accuracy"].get(contestant, {}) for contestant in CONTESTANTS}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, help="cifar10-jpeg.tar.gz")
@@ -175,20 +186,26 @@ def main() -> None:
         child = "shardd" if contestant.startswith("shardd") else contestant
         return contestant, by_pytorch(child, options.directory, seed, options.epochs)
 
-    tasks = [(contestant, seed) for seed in range(1, options.seeds + 1) for contestant in CONTESTANTS]
-    found: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
+    setting = {"epochs": options.epochs, "batch": BATCH, "rate": RATE}
+    by_seed = known(options.json, setting)
+    tasks = [
+        (contestant, seed)
+        for seed in range(1, options.seeds + 1)
+        for contestant in CONTESTANTS
+        if str(seed) not in by_seed[contestant]
+    ]
     with ThreadPoolExecutor(options.jobs) as pool:
-        for contestant, accuracy in pool.map(run, tasks):
-            found[contestant].append(accuracy)
-            print(f"{contestant}: {100 * accuracy:.2f} %", file=sys.stderr, flush=True)
+        for (contestant, seed), (_, accuracy) in zip(tasks, pool.map(run, tasks)):
+            by_seed[contestant][str(seed)] = accuracy
+            print(f"{contestant}, seed {seed}: {100 * accuracy:.2f} %", file=sys.stderr, flush=True)
+            if options.json:
+                options.json.write_text(json.dumps({**setting, "accuracy": by_seed}, indent=1) + "\n")
+    found = {contestant: list(accuracies.values()) for contestant, accuracies in by_seed.items()}
     print("| contestant | mean accuracy | standard deviation | difference to torchvision, 95 % interval |\n|---|--:|--:|--:|")
     for contestant, accuracies in found.items():
         row = f"| {contestant} | {100 * mean(accuracies):.2f} % | {100 * stdev(accuracies):.2f} |"
         difference, half = interval(accuracies, found["torchvision"])
         print(row + (" |" if contestant == "torchvision" else f" {difference:+.2f} ± {half:.2f} |"))
-    if options.json:
-        setting = {"seeds": options.seeds, "epochs": options.epochs, "batch": BATCH, "rate": RATE}
-        options.json.write_text(json.dumps({**setting, "accuracy": found}) + "\n")
 
 
 if __name__ == "__main__":
