@@ -83,7 +83,8 @@ impl Node {
         };
         metastore.put(&NodeRecord::key(&name), serde_json::to_vec(&record)?, Expected::Any, None).await?;
         let engine = Engine::new(name.clone(), origin, cache, metastore, transport.clone());
-        let services = Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, issuer: None };
+        let services =
+            Services { peers: Arc::new(Arc::clone(&engine)), metastore: None, issuer: None, looks: None };
         let tasks = vec![
             tokio::spawn(Arc::clone(&transport).serve(services, stop.clone())),
             tokio::spawn(Arc::clone(&engine).run_until(stop.clone())),
@@ -115,6 +116,7 @@ impl Node {
     /// When the run is gone.
     pub async fn report(&self, epoch: u32, position: u64) -> Result<()> {
         let request = LocateRequest {
+            loop_time: None,
             rank: self.number as u32,
             world: 2,
             epoch,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use shardfmt::{DigestSum, PlanId, VersionId};
 
 use crate::local_transport::Transport;
+use crate::loop_time::LoopTime;
 use crate::node::{NodeId, NodeRecord};
 #[cfg(feature = "openapi")]
 use crate::schema::text_schema;
@@ -260,6 +261,10 @@ pub struct LocateRequest {
     /// rest from the store, and only the wanted rows. Empty: all rows of all grains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<Vec<u32>>,
+    /// Where the time of the rank's loop went, for nodes whose replies say that they take it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub loop_time: Option<LoopTime>,
 }
 
 /// The header of the answer to a [`LocateRequest`]; inline grains follow it in order.
@@ -272,6 +277,9 @@ pub struct LocateReply {
     /// The node's room is short: from now on it should be asked for rows.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_rows: bool,
+    /// The node takes reports of a loop's time.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_loop_time: bool,
 }
 
 /// Where one grain is.
@@ -297,6 +305,22 @@ pub enum Located {
         /// The length of all of it in bytes.
         len: u32,
     },
+}
+
+impl Located {
+    /// The length of what it names, in bytes.
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        match self {
+            Located::File { len, .. } | Located::Inline { len } | Located::Rows { len } => *len,
+        }
+    }
+
+    /// Whether that is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
 }
 
 /// The answer of `/v1/health` and `/v1/ready`.

@@ -5,6 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::exchange::{EpochCount, ExchangeNow};
 use crate::health::{HealthIssue, Measured};
 use crate::local_transport::Transport;
+use crate::loop_time::{LoopTime, RecentTime};
+use crate::machine::MachineStatus;
 use crate::node::{NodeId, NodeRecord};
 use crate::protocol::RunId;
 
@@ -49,6 +51,9 @@ pub struct NodeStatus {
     /// Of the node that keeps the metadata: how that is, and its copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<MetadataStatus>,
+    /// Its machine and its process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachineStatus>,
     /// The counts of the engine.
     #[serde(flatten)]
     pub counters: CounterView,
@@ -124,7 +129,7 @@ pub struct Lost {
 }
 
 /// A rank that reads at a node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reader {
     /// The run.
@@ -135,6 +140,38 @@ pub struct Reader {
     pub epoch: u32,
     /// How it gets this node's grains.
     pub transport: Transport,
+    /// Samples of the epoch that all ranks together have read, as it reports.
+    #[serde(default)]
+    pub position: u64,
+    /// Samples of an epoch; 0 from an older release.
+    #[serde(default)]
+    pub epoch_samples: u64,
+    /// Where the time of its loop went since its loader began, if it reports that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub loop_time: Option<LoopTime>,
+    /// Where it went in the last minute.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub recent: Option<RecentTime>,
+    /// How fast all ranks together read, as it reports.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub run_rate: Option<RunRate>,
+    /// Since when it waits for data for more than a twentieth of its time, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub exposed_since: Option<u64>,
+}
+
+/// Samples that all ranks of a run read per second.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunRate {
+    /// In the slower half of the last minute.
+    pub least: f64,
+    /// In the faster half.
+    pub most: f64,
 }
 
 /// The traffic to a store and back, since it was opened.

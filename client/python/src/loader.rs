@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(crate) struct Loader {
     inner: Own<Mutex<Option<loader::Loader>>>,
     /// The memory for batches, if it is not the loader's own.
     memory: Own<Option<TorchMemory>>,
+    /// Time in Python code that makes batches, since the last step.
+    batch_code_micros: AtomicU64,
     seed: u64,
     virtual_ranks: u32,
     samples: u64,
@@ -148,8 +151,15 @@ impl Loader {
             samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
             inner: Own::new(Mutex::new(Some(opened))),
+            batch_code_micros: AtomicU64::new(0),
             memory: Own::new(memory),
         })
+    }
+
+    /// Says that some seconds since the last step went into Python code that makes batches: they count as waiting for data.
+    fn note_batch_code(&self, seconds: f64) {
+        let micros = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_micros();
+        self.batch_code_micros.fetch_add(u64::try_from(micros).unwrap_or(0), Relaxed);
     }
 
     /// The next step; `None` after the last epoch. Waits without holding the interpreter, and can be interrupted.
@@ -158,6 +168,9 @@ impl Loader {
         loop {
             let next = py.detach(|| {
                 let mut inner = inner.lock().expect("no panic while held");
+                if let Some(inner) = inner.as_mut() {
+                    inner.note_batch_code(Duration::from_micros(self.batch_code_micros.swap(0, Relaxed)));
+                }
                 inner.as_mut().map(|inner| inner.next_step_within(LOOK_EVERY))
             });
             match next {

@@ -19,6 +19,7 @@ mod error;
 mod grains;
 mod late;
 mod lent;
+mod loop_clock;
 mod nodes;
 mod open_files;
 mod open_stores;
@@ -51,6 +52,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::{Deserialize, Serialize};
 use shardd_api::local_transport::Transport;
+use shardd_api::loop_time::LoopTime;
 use shardd_api::protocol::{AuditReport, CreateRun, RunRecord};
 use shardd_plan::{Mixture, Plan, SourceNo, VirtualRank};
 use shardfmt::DigestSum;
@@ -63,13 +65,14 @@ use crate::label_skew::Origins;
 pub use asking::Asked;
 use asking::Asking;
 pub use batch_stream::{BatchStream, Batches, BatchesConfig, GrainReader};
-use clocks::{Clocks, On};
+use clocks::Clocks;
 pub use columns::common as common_columns;
 pub use config::{CacheChoice, Follow, LoaderConfig, LoaderSource, MixedSource, PlanRef, default_cache_dir};
 pub use delivered::{Delivered, Deliveries, EpochDelivered};
 pub use embedded::Samples;
 use embedded::{ShardFiles, Shards, ahead_of_gathering, for_rows, room};
 pub use error::{GrainsError, LoadError, OtherColumns, PictureError};
+use loop_clock::{Busy, LoopClock};
 use nodes::{NodeRows, Nodes};
 use order::Order;
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
@@ -339,6 +342,7 @@ pub struct Loader {
     audits: Vec<EpochAudit>,
     stats: LoaderStats,
     clocks: Arc<Clocks>,
+    loop_clock: LoopClock,
     /// The last chunk boundary that was reported, as (epoch, chunks due).
     reported: (u32, u32),
 }
@@ -471,6 +475,7 @@ impl Loader {
             audits: delivered_before.into_iter().collect(),
             stats: LoaderStats::default(),
             clocks,
+            loop_clock: LoopClock::default(),
             reported: (config.start.0, 0),
             config,
         };
@@ -512,7 +517,9 @@ impl Loader {
         };
         let began = Instant::now();
         let next = ahead.next(wait);
-        self.stats.waited_s += began.elapsed().as_secs_f64();
+        let given = Instant::now();
+        self.stats.waited_s += given.duration_since(began).as_secs_f64();
+        self.loop_clock.waited(began, given, Busy::of(&self.clocks, self.config.threads));
         self.stats.kept_s = ahead.kept().as_secs_f64();
         let step = match next {
             Ok(Next::Step(step)) => step,
@@ -546,16 +553,27 @@ impl Loader {
 
     /// How the loader fared so far.
     pub fn stats(&self) -> LoaderStats {
-        let spent = |on| self.clocks.spent(on).as_secs_f64();
-        let (late, threads) = (spent(On::LateReading), self.config.threads as f64);
-        let transforming = spent(On::Transforming);
+        let Busy { network, disk, decode, transform } = Busy::of(&self.clocks, self.config.threads);
         LoaderStats {
-            network_s: spent(On::Network),
-            disk_s: spent(On::Disk) + late / threads,
-            decode_s: (spent(On::Gathering) - late - transforming).max(0.0) / threads,
-            transform_s: transforming / threads,
+            network_s: network,
+            disk_s: disk,
+            decode_s: decode,
+            transform_s: transform,
             ..self.stats
         }
+    }
+
+    /// Where the time of the loop that takes the steps went, since the first one.
+    ///
+    /// Nodes are sent this every few seconds, for `shardctl top` and the console.
+    pub fn loop_time(&self) -> LoopTime {
+        self.loop_clock.time(self.stats.steps, self.stats.samples)
+    }
+
+    /// Says that some of the time between two steps went into code that makes batches, such as transforms and collation in Python.
+    /// It counts as waiting for data, and not as work of the loop.
+    pub fn note_batch_code(&mut self, time: Duration) {
+        self.loop_clock.was_in_python(time);
     }
 
     /// How the grains of each node are got, by the nodes' addresses, for those already got; empty without
@@ -655,7 +673,7 @@ impl Loader {
         }
         let cursor = step.cursor;
         if let Some(nodes) = &self.nodes {
-            nodes.reached(cursor.epoch, cursor.position);
+            nodes.reached(cursor.epoch, cursor.position, self.loop_time());
         }
         let plan = &self.sources[0].plan;
         let chunks = plan.document().chunks;
@@ -815,6 +833,8 @@ fn spawn<T: Send + 'static>(
     std::thread::Builder::new().name(name.into()).spawn(body).map_err(|source| LoadError::Threads { source })
 }
 
+/// How often nodes hear where the time of the loop goes.
+const TIME_EVERY: Duration = Duration::from_secs(5);
 /// How long the reports of a rank that ends are offered to nodes that do not take them, and how often.
 const LAST_OFFERS: Duration = Duration::from_secs(10);
 const OFFER_EVERY: Duration = Duration::from_millis(500);
@@ -822,12 +842,11 @@ const OFFER_EVERY: Duration = Duration::from_millis(500);
 /// Passes messages on to the nodes, until no more arrive. Returns those that no node has taken.
 fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -> Vec<AuditReport> {
     let mut unsent: Vec<AuditReport> = Vec::new();
+    let mut time_told = Instant::now();
     loop {
-        let report = match unsent.is_empty() {
-            true => told.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            // A report is kept until a node takes it.
-            false => told.recv_timeout(OFFER_EVERY),
-        };
+        // A report is kept until a node takes it.
+        let wait = if unsent.is_empty() { TIME_EVERY } else { OFFER_EVERY };
+        let report = told.recv_timeout(wait.min(TIME_EVERY.saturating_sub(time_told.elapsed())));
         let mut is_moved = false;
         match report {
             Ok(Report::Audit(audit)) => unsent.push(audit),
@@ -844,6 +863,11 @@ fn report_all(nodes: &Nodes, partitions: &Range<u32>, told: &Receiver<Report>) -
         }
         if is_moved {
             nodes.report(partitions.clone());
+        } else if time_told.elapsed() >= TIME_EVERY {
+            nodes.report_time();
+        }
+        if time_told.elapsed() >= TIME_EVERY {
+            time_told = Instant::now();
         }
         unsent.retain(|audit| !nodes.report_audit(audit));
     }

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use memmap2::Mmap;
 use shardd_api::local_transport::Transport;
+use shardd_api::loop_time::LoopTime;
 use shardd_api::node::{NodeId, NodeRecord};
 use shardd_api::protocol::{
     Attach, AuditReport, LocateReply, LocateRequest, Located, RunId, RunView, host_identity,
@@ -72,6 +73,10 @@ pub(crate) struct Nodes {
     doubts: AtomicBool,
     /// Epoch and position up to which the user has taken samples, and a signal that it has changed.
     consumed: Mutex<(u32, u64)>,
+    /// Where the time of the user's loop went.
+    loop_time: Mutex<LoopTime>,
+    /// The addresses of nodes that take reports of it.
+    take_loop_time: Mutex<BTreeSet<String>>,
     has_consumed: Condvar,
 }
 
@@ -107,6 +112,8 @@ impl Nodes {
                         by_rows: AtomicBool::new(by_rows),
                         doubts: AtomicBool::new(false),
                         consumed: Mutex::new(start),
+                        loop_time: Mutex::default(),
+                        take_loop_time: Mutex::default(),
                         has_consumed: Condvar::new(),
                     });
                 }
@@ -118,7 +125,8 @@ impl Nodes {
     }
 
     /// The user has taken samples up to here. Every request from now on says so, however long reports take.
-    pub(crate) fn reached(&self, epoch: u32, position: u64) {
+    pub(crate) fn reached(&self, epoch: u32, position: u64, time: LoopTime) {
+        *self.loop_time.lock().expect("no panic while held") = time;
         *self.consumed.lock().expect("no panic while held") = (epoch, position);
         self.has_consumed.notify_all();
     }
@@ -147,13 +155,40 @@ impl Nodes {
             if self.asking.is_avoided(&server) {
                 continue;
             }
-            let transport = self.transports().get(&server).copied().unwrap_or_default();
-            let question = self.question(transport, epoch, &[], Vec::new(), false);
-            let told = ask(&self.asking.quick, &self.run, &server, &question);
-            self.asking.said(&server, &told);
-            if let Err(error) = told {
-                debug!(server, %error, "this rank could not report its progress to a node");
-            }
+            self.report_to(&server, epoch);
+        }
+    }
+
+    /// Reports to one node, the rank's own if it answers, how the loop fares: people look at it there.
+    pub(crate) fn report_time(&self) {
+        let (epoch, _) = *self.consumed.lock().expect("no panic while held");
+        if let Some(server) = self.addresses().first().filter(|server| !self.asking.is_avoided(server)) {
+            self.report_to(server, epoch);
+        }
+    }
+
+    fn report_to(&self, server: &str, epoch: u32) {
+        let transport = self.transports().get(server).copied().unwrap_or_default();
+        let mut question = self.question(transport, epoch, &[], Vec::new(), false);
+        // An older release refuses requests with fields that it does not know.
+        if self.take_loop_time.lock().expect("no panic while held").contains(server) {
+            question.loop_time = Some(*self.loop_time.lock().expect("no panic while held"));
+        }
+        let told = ask(&self.asking.quick, &self.run, server, &question);
+        self.asking.said(server, &told);
+        match told {
+            Ok((reply, _)) => self.heard(server, &reply),
+            Err(error) => debug!(server, %error, "this rank could not report its progress to a node"),
+        }
+    }
+
+    /// Notes what a node's reply says of the node.
+    fn heard(&self, server: &str, reply: &LocateReply) {
+        let mut takes = self.take_loop_time.lock().expect("no panic while held");
+        match reply.takes_loop_time {
+            true if takes.contains(server) => {}
+            true => drop(takes.insert(server.to_owned())),
+            false => drop(takes.remove(server)),
         }
     }
 
@@ -200,6 +235,7 @@ impl Nodes {
             transport,
             doubted,
             rows,
+            loop_time: None,
         }
     }
 

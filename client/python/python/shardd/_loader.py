@@ -441,7 +441,10 @@ class DataLoader:
             for (step, index), make in made:
                 began = perf_counter()
                 batch = make()
-                self._times.python_s += perf_counter() - began
+                took = perf_counter() - began
+                self._times.python_s += took
+                if self._native is not None and self._native.is_own():
+                    self._native.note_batch_code(took)
                 count, samples = len(step), step.micro_batch(index)[1]
                 self._inside = True
                 self._given_of_step = samples if index == 0 else self._given_of_step + samples

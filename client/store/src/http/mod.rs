@@ -1,6 +1,7 @@
 //! A blocking HTTP client for the API of a node: JSON in and out, problem documents as errors.
 
 mod credentials;
+mod lines;
 mod living;
 
 use std::ops::Range;
@@ -13,6 +14,7 @@ use serde::de::DeserializeOwned;
 use shardd_api::problem::Problem;
 
 pub use self::credentials::{BadCredentials, Credentials};
+pub use self::lines::Lines;
 pub use self::living::living_first;
 
 /// The most that an answer may hold: the manifest of some million shards.

@@ -376,6 +376,11 @@ impl Origin {
         self.remote.as_ref().is_some_and(|remote| remote.asks_metadata_service)
     }
 
+    /// The directory, if it is one that this machine has.
+    pub fn directory(&self) -> Option<&FilePath> {
+        self.root.as_deref()
+    }
+
     /// Whether it is a directory that this machine has.
     pub(crate) fn is_directory(&self) -> bool {
         self.root.is_some()

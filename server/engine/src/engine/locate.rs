@@ -52,11 +52,16 @@ impl Engine {
         self.know_placement(&run, 1).await;
         run.ranks.report(request.rank, request.world, request.epoch, request.position);
         run.ranks.note_transport(request.rank, request.transport);
+        if let Some(time) = request.loop_time {
+            let samples = run.plan.sample_count();
+            run.ranks.note_loop_time(request.rank, time, samples, (request.epoch, request.position));
+        }
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();
         if request.doubted {
             run.checked.doubt(grains.iter().copied());
         }
+        let reading = self.reads.begin(&run, &self.cache, &grains);
         let mut passing = self.passing_by(&run, request.for_epoch, &grains, &request.rows);
         let kept = |passing: &BTreeMap<GrainNo, Vec<u32>>| -> Vec<GrainNo> {
             grains.iter().copied().filter(|grain| !passing.contains_key(grain)).collect()
@@ -116,8 +121,11 @@ impl Engine {
             };
             reply.push(located);
         }
+        self.reads.end(reading, reply.iter().map(Located::len));
         let by_rows = self.is_short(&run, request.for_epoch);
-        Ok((LocateReply { generation: run.generation(), grains: reply, by_rows }, inline))
+        let reply =
+            LocateReply { generation: run.generation(), grains: reply, by_rows, takes_loop_time: true };
+        Ok((reply, inline))
     }
 
     /// The bytes of grains, checked against the manifest, for someone who reads along.

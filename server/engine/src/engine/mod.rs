@@ -19,6 +19,7 @@ mod filled;
 mod forgotten;
 mod gate;
 mod health;
+mod hot;
 mod keeping;
 mod kept;
 mod keys;
@@ -36,6 +37,7 @@ mod past;
 mod peak;
 mod plan_reader;
 mod reader;
+mod reads;
 mod removal;
 mod rendezvous;
 mod run;
@@ -56,6 +58,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use shardd_api::duration::now;
 use shardd_api::explain::MissesExplained;
+use shardd_api::hot::{Hot, HotOrder};
 use shardd_api::node::{NodeId, NodeRecord};
 use shardd_api::problem::Kind;
 use shardd_api::protocol::{
@@ -106,6 +109,7 @@ pub struct Engine {
     outage: Outage,
     upkeep: Upkeep,
     counters: Counters,
+    reads: reads::Reads,
     pub(crate) lifecycle: Lifecycle,
 }
 
@@ -132,6 +136,7 @@ impl Engine {
             outage: Outage::default(),
             upkeep: Upkeep::default(),
             counters: Counters::default(),
+            reads: reads::Reads::default(),
             lifecycle: Lifecycle::default(),
         })
     }
@@ -443,8 +448,20 @@ impl Engine {
             exchange_now: self.exchange_now(),
             readers: self.readers(),
             metadata: None,
+            machine: None,
             counters: self.counters.view(),
         }
+    }
+
+    /// The shards and grains that ranks of this node read most, lately.
+    pub fn hot(&self, by: HotOrder, limit: usize) -> Hot {
+        self.reads.hot(self.node.clone(), by, limit)
+    }
+
+    /// Why the metadata cannot be reached, if so.
+    pub fn metadata_trouble(&self) -> Option<String> {
+        let age = self.outage.recalled.age()?;
+        Some(format!("it has not answered for {} s", age.as_secs()))
     }
 
     /// The ranks that read here, by run.

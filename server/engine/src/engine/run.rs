@@ -8,6 +8,7 @@ pub(crate) mod in_flight;
 pub(crate) mod keeping;
 pub(crate) mod known_shards;
 pub(crate) mod outbox;
+mod rank_pace;
 pub(crate) mod ranks;
 pub(crate) mod reading;
 pub(crate) mod unacknowledged;
@@ -214,7 +215,7 @@ impl RunState {
 
     /// The ranks of which was heard here, in their order.
     pub(crate) fn readers(&self) -> Vec<Reader> {
-        self.ranks.readers(&self.record.id)
+        self.ranks.readers(&self.record.id, self.plan.sample_count())
     }
 
     /// Whether `node` hosts the grain in `epoch`.

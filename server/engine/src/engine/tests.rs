@@ -364,6 +364,7 @@ impl World {
 
 fn request(rank: (u32, u32), at: (u32, u64), for_epoch: u32, grain: Option<GrainNo>) -> LocateRequest {
     LocateRequest {
+        loop_time: None,
         rank: rank.0,
         world: rank.1,
         epoch: at.0,

@@ -3,11 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
+use shardd_api::duration::now;
 use shardd_api::local_transport::Transport;
+use shardd_api::loop_time::LoopTime;
 use shardd_api::protocol::{RanksRecord, RunId};
-use shardd_api::status::Reader;
+use shardd_api::status::{Reader, RunRate};
 use tokio::sync::watch;
 use tokio::time::{Duration, Instant};
+
+use super::rank_pace::RankPace;
 
 /// How far each rank that reads here has come, and where the launch began.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub(crate) struct Ranks {
     heard: Mutex<Instant>,
     /// How the ranks get their grains.
     transports: Mutex<BTreeMap<u32, Transport>>,
+    /// How fast they read, and where the time of their loops goes.
+    paces: Mutex<BTreeMap<u32, RankPace>>,
 }
 
 impl Ranks {
@@ -58,6 +64,7 @@ impl Ranks {
             progress: watch::Sender::new(Progress::default()),
             heard: Mutex::new(Instant::now()),
             transports: Mutex::default(),
+            paces: Mutex::default(),
         }
     }
 
@@ -99,6 +106,19 @@ impl Ranks {
         self.transports.lock().expect("no panic while held").insert(rank, transport);
     }
 
+    /// Where the time of a rank's loop went, as it reports from a position; an epoch has `samples`.
+    pub(crate) fn note_loop_time(
+        &self,
+        rank: u32,
+        time: LoopTime,
+        samples: u64,
+        (epoch, position): (u32, u64),
+    ) {
+        let reached = u64::from(epoch).saturating_mul(samples).saturating_add(position);
+        let mut paces = self.paces.lock().expect("no panic while held");
+        paces.entry(rank).or_default().report(Instant::now(), now(), time, reached);
+    }
+
     /// How long ago a rank was heard of on this node.
     pub(crate) fn quiet_for(&self) -> Duration {
         self.heard.lock().expect("no panic while held").elapsed()
@@ -112,16 +132,31 @@ impl Ranks {
     /// A rank has gone: no node waits for it any more.
     pub(crate) fn leave(&self, rank: u32) {
         self.progress.send_if_modified(|progress| progress.ranks.remove(&rank).is_some());
+        self.paces.lock().expect("no panic while held").remove(&rank);
     }
 
-    /// The ranks of which was heard here, in their order.
-    pub(crate) fn readers(&self, run: &RunId) -> Vec<Reader> {
+    /// The ranks of which was heard here, in their order; an epoch has `samples`.
+    pub(crate) fn readers(&self, run: &RunId, samples: u64) -> Vec<Reader> {
         let transports = self.transports.lock().expect("no panic while held").clone();
-        let reader = |(rank, (epoch, _)): (&u32, &(u32, u64))| Reader {
-            run: run.clone(),
-            rank: *rank,
-            epoch: *epoch,
-            transport: transports.get(rank).copied().unwrap_or_default(),
+        let paces = self.paces.lock().expect("no panic while held").clone();
+        let at = Instant::now();
+        let reader = |(rank, (epoch, position)): (&u32, &(u32, u64))| {
+            let pace = paces.get(rank);
+            let recent = pace.and_then(|pace| pace.recent(at));
+            // Of a rank that is silent, the old numbers say nothing any more.
+            let pace_now = pace.filter(|_| recent.is_some());
+            Reader {
+                run: run.clone(),
+                rank: *rank,
+                epoch: *epoch,
+                transport: transports.get(rank).copied().unwrap_or_default(),
+                position: *position,
+                epoch_samples: samples,
+                loop_time: pace.and_then(RankPace::time),
+                run_rate: pace_now.and_then(RankPace::run_rate).map(|(least, most)| RunRate { least, most }),
+                exposed_since: pace_now.and_then(RankPace::exposed_since),
+                recent,
+            }
         };
         self.progress.borrow().ranks.iter().map(reader).collect()
     }

@@ -72,6 +72,7 @@ async fn read_in_steps(cluster: &World, name: &RunId, epoch: u32) {
         for (rank, engine) in (0..).zip(&cluster.engines) {
             let Some(wanted) = wanted.get(&engine.node) else { continue };
             let ask = LocateRequest {
+                loop_time: None,
                 grains: wanted.keys().map(|grain| grain.0).collect(),
                 rows: wanted.values().cloned().collect(),
                 ..request((rank, world), (epoch, position), epoch, None)

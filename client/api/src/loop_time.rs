@@ -1,0 +1,162 @@
+//! Where the time of a training loop goes: its own work, and the stages that it waits for.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// The parts of a loader that a training loop may wait for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum Stage {
+    /// Data of the store or of nodes.
+    Network,
+    /// Files of the rank's machine.
+    Disk,
+    /// Threads that gather and decode rows.
+    Decode,
+    /// Threads that transform pictures and sounds.
+    Transform,
+    /// The user's own Python code that makes batches.
+    Python,
+}
+
+impl Stage {
+    /// All of them, in the order in which data passes.
+    pub const ALL: [Stage; 5] = [Stage::Network, Stage::Disk, Stage::Decode, Stage::Transform, Stage::Python];
+
+    /// Its name in JSON and in labels.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Stage::Network => "network",
+            Stage::Disk => "disk",
+            Stage::Decode => "decode",
+            Stage::Transform => "transform",
+            Stage::Python => "python",
+        }
+    }
+}
+
+/// The time of a rank's loop since its loader began, in milliseconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct LoopTime {
+    /// Steps taken.
+    pub steps: u64,
+    /// Samples taken, by this rank alone.
+    pub samples: u64,
+    /// In which the loop worked by itself, and did not wait for data.
+    pub compute_ms: u64,
+    /// In which it waited, by the stage that was the bottleneck then.
+    pub waits: Waits,
+}
+
+/// Time that a loop waited for data, in milliseconds, by the stage that it waited for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Waits {
+    /// For the store or nodes.
+    pub network_ms: u64,
+    /// For files of the rank's machine.
+    pub disk_ms: u64,
+    /// For gathering and decoding.
+    pub decode_ms: u64,
+    /// For transforms.
+    pub transform_ms: u64,
+    /// For Python code that makes batches.
+    pub python_ms: u64,
+}
+
+impl Waits {
+    /// The time of one stage.
+    #[must_use]
+    pub fn of(&self, stage: Stage) -> u64 {
+        match stage {
+            Stage::Network => self.network_ms,
+            Stage::Disk => self.disk_ms,
+            Stage::Decode => self.decode_ms,
+            Stage::Transform => self.transform_ms,
+            Stage::Python => self.python_ms,
+        }
+    }
+
+    /// The same with more of a stage.
+    #[must_use]
+    pub fn with(mut self, stage: Stage, ms: u64) -> Waits {
+        let field = match stage {
+            Stage::Network => &mut self.network_ms,
+            Stage::Disk => &mut self.disk_ms,
+            Stage::Decode => &mut self.decode_ms,
+            Stage::Transform => &mut self.transform_ms,
+            Stage::Python => &mut self.python_ms,
+        };
+        *field = field.saturating_add(ms);
+        self
+    }
+
+    /// The time of all stages: the exposed data-loading time.
+    #[must_use]
+    pub fn total_ms(&self) -> u64 {
+        Stage::ALL.iter().fold(0, |total, stage| total.saturating_add(self.of(*stage)))
+    }
+
+    /// The stage that was waited for longest, if any was.
+    #[must_use]
+    pub fn longest(&self) -> Option<Stage> {
+        Stage::ALL.into_iter().filter(|stage| self.of(*stage) > 0).max_by_key(|stage| self.of(*stage))
+    }
+}
+
+/// The time of a rank's loop over the last minute, as it reported.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RecentTime {
+    /// Seconds between the first and the last report that count.
+    pub over_s: f64,
+    /// Samples that the rank took per second.
+    pub samples_per_second: f64,
+    /// Its steps per second.
+    pub steps_per_second: f64,
+    /// The part of the time in which the loop worked, from 0 to 1.
+    pub compute_share: f64,
+    /// The parts in which it waited for data, by stage. Together they are the exposed data-loading time.
+    pub wait_shares: BTreeMap<Stage, f64>,
+}
+
+impl RecentTime {
+    /// The part of the time in which the loop waited for data: 0 is best.
+    #[must_use]
+    pub fn exposed_share(&self) -> f64 {
+        self.wait_shares.values().sum::<f64>().min(1.0)
+    }
+
+    /// The stage that it waited for longest, and the part of the time.
+    #[must_use]
+    pub fn bottleneck(&self) -> Option<(Stage, f64)> {
+        let waits = self.wait_shares.iter().filter(|(_, share)| **share > 0.0);
+        waits.max_by(|one, other| one.1.total_cmp(other.1)).map(|(stage, share)| (*stage, *share))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_stage_has_its_own_time() {
+        let waits = Stage::ALL
+            .into_iter()
+            .zip(1..)
+            .fold(Waits::default(), |waits, (stage, ms)| waits.with(stage, ms));
+        assert_eq!(Stage::ALL.map(|stage| waits.of(stage)), [1, 2, 3, 4, 5]);
+        assert_eq!((waits.total_ms(), waits.longest()), (15, Some(Stage::Python)));
+        assert_eq!(Waits::default().longest(), None);
+        let json = serde_json::to_value(waits).expect("plain data");
+        for stage in Stage::ALL {
+            assert_eq!(json[format!("{}_ms", stage.name())], waits.of(stage));
+        }
+    }
+}
