@@ -1,0 +1,149 @@
+// Answers that a page shows, asked for again and again while the page is visible. Components that show the same share one.
+
+import { useEffect, useState } from 'preact/hooks';
+import { get, isHeld, link, Refused, resumed, auth } from './client';
+
+export interface Loaded<T> {
+  data?: T;
+  /** When the data came, in milliseconds since 1970. */
+  at?: number;
+  /** Why the last request has no data. */
+  error?: Error;
+}
+
+/** At most this number of answers stay for pages that are shown again. */
+const KEPT = 40;
+/** Between an event and the early request, and between two requests for the same, in milliseconds. */
+const NUDGE = 250;
+const SOONEST = 1000;
+
+class Resource {
+  state: Loaded<unknown> = {};
+  private readonly users = new Map<object, { every: number; redraw: () => void }>();
+  private timer: ReturnType<typeof setTimeout> | undefined;
+  private request: AbortController | undefined;
+  private began = 0;
+  /** Whether a newer answer is wanted than that of the request under way. */
+  private isWantedAgain = false;
+
+  constructor(
+    readonly path: string,
+    private readonly load: (signal: AbortSignal) => Promise<unknown>,
+  ) {}
+
+  get isUsed(): boolean {
+    return this.users.size > 0;
+  }
+
+  use(user: object, every: number, redraw: () => void): () => void {
+    this.users.set(user, { every, redraw });
+    const age = Date.now() - this.began;
+    if (this.request === undefined) this.plan(this.state.data === undefined ? 0 : Math.max(0, every - age));
+    return () => {
+      this.users.delete(user);
+      if (!this.isUsed) this.stop();
+    };
+  }
+
+  /** Asks now, unless it did a moment ago. */
+  refresh(soonest = 0): void {
+    if (this.isUsed) this.plan(Math.max(0, this.began + soonest - Date.now()));
+  }
+
+  stop(): void {
+    clearTimeout(this.timer);
+    this.request?.abort();
+    this.request = undefined;
+  }
+
+  private plan(wait: number): void {
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => void this.ask(), wait);
+  }
+
+  private async ask(): Promise<void> {
+    if (this.request !== undefined) {
+      this.isWantedAgain = true;
+      return;
+    }
+    if (!this.isUsed || document.hidden || isHeld()) return;
+    this.isWantedAgain = false;
+    const request = new AbortController();
+    this.request = request;
+    this.began = Date.now();
+    try {
+      this.state = { data: await this.load(request.signal), at: Date.now() };
+    } catch (error) {
+      if (request.signal.aborted) return;
+      const failed = error instanceof Error ? error : new Error(String(error));
+      // Data of before stays, except where the node says that there is none, or none for this token.
+      const isGone = failed instanceof Refused && [403, 404].includes(failed.status);
+      this.state = isGone ? { error: failed } : { ...this.state, error: failed };
+    }
+    this.request = undefined;
+    for (const { redraw } of [...this.users.values()]) redraw();
+    if (this.isUsed) this.plan(this.isWantedAgain ? 0 : Math.min(...[...this.users.values()].map((user) => user.every)));
+  }
+}
+
+const resources = new Map<string, Resource>();
+
+function resource(path: string, load: (signal: AbortSignal) => Promise<unknown>): Resource {
+  const known = resources.get(path);
+  if (known) {
+    resources.delete(path);
+    resources.set(path, known);
+    return known;
+  }
+  for (const [old, unused] of resources) {
+    if (resources.size < KEPT) break;
+    if (!unused.isUsed) resources.delete(old);
+  }
+  const made = new Resource(path, load);
+  resources.set(path, made);
+  return made;
+}
+
+/** The newest answer of a path; `every` is the pause between requests, in milliseconds. */
+export function useAnswer<T>(path: string, every: number): Loaded<T> {
+  return (useAnswers<T>([path], every)[0] ?? {}) as Loaded<T>;
+}
+
+/** The same of several. */
+export function useAnswers<T>(paths: string[], every: number, load = get as (path: string, signal: AbortSignal) => Promise<T>): Loaded<T>[] {
+  const [, redraw] = useState({});
+  const all = paths.map((path) => resource(path, (signal) => load(path, signal)));
+  useEffect(() => {
+    const user = {};
+    const ends = all.map((one) => one.use(user, every, () => redraw({})));
+    return () => ends.forEach((end) => end());
+  }, [paths.join('\n'), every]);
+  return all.map((one) => one.state as Loaded<T>);
+}
+
+/** Asks for all that is shown. */
+export function refreshAll(): void {
+  for (const one of resources.values()) one.refresh();
+}
+
+let nudged: ReturnType<typeof setTimeout> | undefined;
+
+/** Something has changed: asks earlier than planned. */
+export function nudge(): void {
+  clearTimeout(nudged);
+  nudged = setTimeout(() => {
+    for (const one of resources.values()) if (!SLOW.test(one.path)) one.refresh(SOONEST);
+  }, NUDGE);
+}
+/** Paths whose answers do not follow from events. */
+const SLOW = /\/series\?|\/hot\?|^v1\/hot/;
+
+resumed.add(refreshAll);
+auth.watch(() => {
+  // Another token may see other things.
+  for (const one of resources.values()) if (!one.isUsed) resources.delete(one.path);
+});
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) return;
+  if (link.get().downSince === undefined) refreshAll();
+});

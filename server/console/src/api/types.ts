@@ -1,0 +1,351 @@
+// The answers of a node, as client/api has them. Each is text from elsewhere: a page shows it, and never runs it.
+
+/** Seconds since 1970. */
+export type Seconds = number;
+
+export const STAGES = ['network', 'disk', 'decode', 'transform', 'python'] as const;
+export type Stage = (typeof STAGES)[number];
+export type WaitShares = Partial<Record<Stage, number>>;
+
+/** A loop that waits for less than this part of its time is not held up by data. */
+export const EXPOSED = 0.05;
+
+export interface Forecast {
+  in_s: number;
+  earliest_s: number;
+  latest_s: number;
+}
+
+export interface Overview {
+  node: string;
+  release: string;
+  at: Seconds;
+  nodes: NodeCounts;
+  runs: RunOverview[];
+  findings: Finding[];
+  totals: Totals;
+}
+
+export interface NodeCounts {
+  live: number;
+  lost: number;
+  draining: number;
+  unhealthy: number;
+  unanswered: number;
+}
+
+export interface Totals {
+  cache_used_bytes: number;
+  cache_limit_bytes: number;
+  origin_bytes: number;
+  exchange_bytes: number;
+  corrupt_grains: number;
+}
+
+export interface RunOverview {
+  run: string;
+  ranks: number;
+  epoch: number;
+  position: number;
+  epoch_samples: number;
+  samples_per_second?: number;
+  epoch_ends?: Forecast;
+  waits?: RunWaits;
+  readers: RankOverview[];
+  exchange: RunExchange;
+}
+
+export interface RunWaits {
+  exposed_share: number;
+  stage?: Stage;
+  rank: number;
+  node: string;
+  since?: Seconds;
+  is_straggler: boolean;
+}
+
+export interface RankOverview {
+  rank: number;
+  node: string;
+  samples_per_second: number;
+  compute_share: number;
+  wait_shares: WaitShares;
+}
+
+export interface RunExchange {
+  waiting_bytes: number;
+  paused_nodes: number;
+  hidden_share?: number;
+  unsent_grains: number;
+}
+
+export type Severity = 'info' | 'warning' | 'critical';
+
+export interface Finding {
+  severity: Severity;
+  kind: string;
+  title: string;
+  cause: string;
+  remedy: string;
+  node?: string;
+  run?: string;
+  rank?: number;
+  since?: Seconds;
+}
+
+export type RowState = 'live' | 'draining' | 'unhealthy' | 'unanswered' | 'lost';
+export type RowOrder = 'name' | 'state' | 'cache' | 'disk' | 'origin' | 'processors';
+export type Drain = 'asked' | 'stopping' | 'leaving';
+
+export interface NodeRow {
+  id: string;
+  http: string;
+  state: RowState;
+  issues?: string[];
+  hosted_partitions: number;
+  ranks: number;
+  last_seen?: Seconds;
+  /** Why the node is to host nothing, where the row says it. */
+  draining?: Drain;
+  // The numbers of a node that answered.
+  cache_used_bytes?: number;
+  cache_limit_bytes?: number;
+  disk_free_bytes?: number;
+  disk_size_bytes?: number;
+  origin_bytes?: number;
+  served_bytes?: number;
+  misses?: number;
+  corrupt_grains?: number;
+  processors?: number;
+  resident_bytes?: number;
+  start?: Seconds;
+  release?: string;
+  certificate_ends?: Seconds;
+}
+
+export interface NodeRows {
+  total: number;
+  offset: number;
+  rows: NodeRow[];
+}
+
+export interface MachineStatus {
+  release: string;
+  start: Seconds;
+  processors: number;
+  resident_bytes: number;
+  disks: DiskStatus[];
+  pressure?: { cpu: number; io: number; memory: number };
+  certificate_ends?: Seconds;
+}
+
+export interface DiskStatus {
+  directory: 'cache' | 'store' | 'data';
+  path: string;
+  size_bytes: number;
+  free_bytes: number;
+  full?: Forecast;
+}
+
+export interface NodeStatus {
+  node: string;
+  cache_used_bytes: number;
+  cache_limit_bytes: number;
+  cache_grains: number;
+  cache_peak_bytes: number;
+  origin_bytes: number;
+  origin_requests: number;
+  origin_reread: number;
+  measured?: Measured;
+  health_issues?: HealthIssue[];
+  exchange_now?: { rate: string; paused: boolean; waiting: { run: string; bytes: number }[] };
+  readers?: Reader[];
+  metadata?: MetadataStatus;
+  machine?: MachineStatus;
+  fill_grains: number;
+  fill_bytes: number;
+  forwarded_grains: number;
+  misses_from_peers: number;
+  misses_from_origin: number;
+  miss_bytes_from_peers: number;
+  miss_bytes_from_origin: number;
+  corrupt_on_disk: number;
+  corrupt_from_peers: number;
+  served_grains: number;
+  served_bytes: number;
+  stalled_s: number;
+  exchange_s: number;
+  exchange: EpochCount[];
+}
+
+export interface Measured {
+  disk: { read_micros?: number; sync_micros?: number };
+  peers: Peer[];
+}
+
+export interface Peer {
+  node: string;
+  answer_micros?: number;
+  silences: number;
+  wrong_grains: number;
+}
+
+export type Ailment = 'slow_reads' | 'slow_syncs' | 'slow_answers' | 'silence' | 'wrong_grains';
+
+export interface HealthIssue {
+  node: string;
+  what: Ailment;
+  by: string;
+  measured: number;
+  others: number;
+}
+
+export interface Reader {
+  run: string;
+  rank: number;
+  epoch: number;
+  transport: 'files' | 'ring' | 'stream';
+  position?: number;
+  epoch_samples?: number;
+  recent?: RecentTime;
+  exposed_since?: Seconds;
+}
+
+export interface RecentTime {
+  over_s: number;
+  samples_per_second: number;
+  steps_per_second: number;
+  compute_share: number;
+  wait_shares: WaitShares;
+}
+
+export interface MetadataStatus {
+  epoch: number;
+  trouble?: string;
+  copied_at?: Seconds;
+  copy_bytes: number;
+  is_behind: boolean;
+  lag_s: number;
+  copy_trouble?: string;
+}
+
+export interface EpochExchange {
+  expected_grains: number;
+  received_grains: number;
+  received_bytes: number;
+  sent_grains: number;
+  sent_bytes: number;
+  unsent_grains: number;
+  sending_micros: number;
+  waited_micros: number;
+}
+
+export interface EpochCount extends EpochExchange {
+  run: string;
+  epoch: number;
+}
+
+export interface NodeSeries {
+  node: string;
+  every_s: number;
+  end: Seconds;
+  series: Series[];
+}
+
+export interface Series {
+  name: string;
+  labels?: Record<string, string>;
+  points: (number | null)[];
+}
+
+export type HotOrder = 'reads' | 'bytes' | 'misses' | 'latency';
+
+export interface Heat {
+  reads: number;
+  reads_error?: number;
+  misses: number;
+  bytes: number;
+  miss_seconds?: number;
+}
+
+export interface HotShard extends Heat {
+  shard: string;
+  nodes?: string[];
+}
+
+export interface HotGrain extends HotShard {
+  first_row: number;
+}
+
+export interface Hot {
+  node?: string;
+  half_life_s: number;
+  shards: HotShard[];
+  grains: HotGrain[];
+  unanswered?: string[];
+}
+
+export type RunState = 'created' | 'running' | 'interrupted' | 'finished' | 'stopped' | 'failed' | 'removing';
+
+export interface RunInfo {
+  id: string;
+  state: RunState;
+  dataset?: string;
+  plan?: string;
+  version?: string;
+  virtual_ranks?: number;
+  world?: number;
+  began?: Seconds;
+  seen?: Seconds;
+  stale?: boolean;
+}
+
+export interface RunView {
+  run: { id: string; plan: string; version: string; virtual_ranks: number; began?: Seconds; left?: Seconds; removing?: boolean };
+  placement: { generation: number; hosts: string[]; of_partition: number[] } | null;
+  room?: { needed_bytes: number; cache_bytes: number; from_store_bytes_per_epoch: number; by_rows: boolean } | null;
+  attached: number;
+}
+
+export interface PlacementExplained {
+  run: string;
+  plan: string;
+  generation: number;
+  epoch: number;
+  partition_bytes: number;
+  remote_bytes_per_epoch: number;
+  remote_bytes_per_epoch_then: number;
+  nodes: { node: string; hosts: number; room: number; ranks: number[]; is_live: boolean; draining?: Drain }[];
+  partitions: unknown[];
+  moves: Move[];
+  waits?: 'no_ranks' | 'gathering' | 'copying';
+}
+
+export interface Move {
+  partition: number;
+  from: string;
+  to: string;
+  because: 'host_gone' | 'host_drains' | 'its_rank' | 'host_full' | 'even_shares';
+  copied_bytes: number;
+}
+
+export interface AuditReport {
+  rank: number;
+  world: number;
+  epoch: number;
+  samples: number;
+  digest_sum: string;
+}
+
+export interface Access {
+  required: boolean;
+  role: 'read' | 'write' | 'admin' | null;
+  datasets: string[] | null;
+}
+
+export interface Change {
+  kind: string;
+  name: string;
+  removed: boolean;
+  revision: number;
+}

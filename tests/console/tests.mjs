@@ -1,0 +1,792 @@
+// The console in a real browser: against the fixtures, or with --node URL against a node.
+//
+//     node tests/console/tests.mjs [--node URL] [WORD...]     # WORD: only tests whose names have it
+//
+// Against a node that requires tokens, SHARDD_TOKEN has one. The last line is `N passed, N failed`.
+
+import assert from 'node:assert/strict';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { launch, open, PHONE, WIDE } from './browser.mjs';
+import { FixtureServer } from './fixture-server.mjs';
+import { Cluster, SCENARIOS } from './fixtures.mjs';
+
+const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
+const given = process.argv.slice(2);
+const at = given.indexOf('--node');
+const node = at < 0 ? undefined : given.splice(at, 2)[1];
+/** The longest wait for something to be so, in milliseconds. Machines of CI are slow at times. */
+const PATIENCE = 20_000;
+
+const SIZES = { 1280: WIDE, 390: PHONE };
+const tests = [];
+const test = (name, run) => tests.push({ name, run });
+const browser = await launch();
+
+/** A page against a server of fixtures; both end with the test. */
+async function visit(server, hash, options, use) {
+  const seen = await open(browser, `${server.url}${hash}`, options);
+  seen.page.setDefaultTimeout(PATIENCE);
+  try {
+    await use(seen);
+    if (options.isClean !== false) assert.deepEqual(seen.faults, []);
+  } catch (error) {
+    if (process.env.CONSOLE_SCREENSHOT) await seen.page.screenshot({ path: process.env.CONSOLE_SCREENSHOT });
+    throw error;
+  } finally {
+    await seen.context.close();
+  }
+}
+
+async function fixture(settings, use) {
+  const server = await new FixtureServer(settings).start();
+  try {
+    await use(server);
+  } finally {
+    await server.stop().catch(() => undefined);
+  }
+}
+
+const text = (page, what) => page.locator(what).first().innerText();
+const says = (page, words) => page.getByText(words).first().waitFor();
+const failed = /Failed to load resource/;
+
+/** The findings of axe, each with the first element that it is about. */
+async function inspect(page) {
+  await page.evaluate(axe);
+  const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ['violations'] }));
+  assert.deepEqual(violations.map(({ id, help, nodes }) => `${id}: ${help}: ${nodes[0].html} ${nodes[0].failureSummary}`), []);
+}
+
+/** What holds for every page: no finding of axe, nothing wider than the window, a heading, a title. */
+async function isSound(page) {
+  await page.waitForFunction(() => document.querySelector('main h1') && !document.querySelector('.wait'));
+  await page.waitForFunction(() => [...document.querySelectorAll('.chart .plot')].every((plot) => plot.querySelector('canvas')));
+  const { wide, inner, headings } = await page.evaluate(() => ({
+    wide: document.documentElement.scrollWidth,
+    inner: document.documentElement.clientWidth,
+    headings: document.querySelectorAll('h1').length,
+  }));
+  assert.ok(wide <= inner, `the page is ${wide} pixels wide in a window of ${inner}`);
+  assert.equal(headings, 1);
+  assert.match(await page.title(), /shardd/);
+  await inspect(page);
+}
+
+async function press(page, key, until, most = 60) {
+  for (let times = 0; times < most; times += 1) {
+    await page.keyboard.press(key);
+    if (await page.evaluate(until)) return;
+  }
+  assert.fail(`${most} times ${key}, and not there`);
+}
+
+const focused = (page) => page.evaluate(() => (document.activeElement?.getAttribute('aria-label') ?? document.activeElement?.textContent ?? '').trim());
+
+// --- every page ------------------------------------------------------------------------------------------------------
+
+const PAGES = {
+  healthy: ['#/'],
+  trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
+  idle: ['#/', '#/runs/warm-up', '#/shards'],
+  lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
+  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs'],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards'],
+};
+
+if (node === undefined) {
+  for (const [scenario, pages] of Object.entries(PAGES)) {
+    for (const hash of pages) {
+      for (const [width, size] of Object.entries(SIZES)) {
+        for (const dark of [false, true]) {
+          const name = hash.length > 40 ? `${hash.slice(0, 40)}…` : hash;
+          test(`page ${scenario} ${name} ${width} ${dark ? 'dark' : 'light'}`, () =>
+            fixture({ scenario }, (server) =>
+              // The newest placement of a run without one, and the status of an unknown node, are answered with 404 or 503.
+              visit(server, hash, { size, dark, forgives: scenario === 'idle' || scenario === 'lost' ? [failed] : [] }, async ({ page }) => {
+                await isSound(page);
+                assert.equal(await page.evaluate(() => window.__owned), undefined);
+              }),
+            ));
+        }
+      }
+    }
+  }
+}
+
+test('the checks of these tests find faults', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '', { isClean: false }, async ({ page, faults }) => {
+      await isSound(page);
+      await page.evaluate(() => {
+        const image = document.querySelector('main').appendChild(document.createElement('img'));
+        image.src = 'data:,';
+        document.querySelector('main').insertAdjacentHTML('beforeend', '<b style="color: red" onclick="1">inline</b><i></i>');
+        void fetch('http://127.0.0.2:9/').catch(() => undefined);
+      });
+      await assert.rejects(inspect(page), /image-alt/);
+      const until = Date.now() + PATIENCE;
+      while (faults.length < 4 && Date.now() < until) await page.waitForTimeout(100);
+      for (const what of [/breaks its policy: style-src-attr/, /breaks its policy: script-src-attr/, /breaks its policy: connect-src/]) assert.ok(faults.some((fault) => what.test(fault)), `${what} in ${faults.join('; ')}`);
+    }),
+  );
+});
+
+test('the first screen has the verdict and each cause, at both widths, without a click', async () => {
+  await fixture({ scenario: 'trouble' }, async (server) => {
+    for (const size of [WIDE, PHONE]) {
+      await visit(server, '', { size }, async ({ page }) => {
+        await page.locator('.finding').nth(3).waitFor();
+        const verdict = await text(page, 'h1');
+        assert.match(verdict.replaceAll('\u00a0', ' '), /^Training waits for its disk 41 % of the time, rank 3 on n2, since \d\d:\d\d; epoch 5 done in \d+ min \(\d+ to \d+\)\.$/);
+        const boxes = await page.evaluate(() =>
+          ['h1', '.finding:nth-child(1)', '.finding:nth-child(2)', '.finding:nth-child(3)', '.finding:nth-child(4)'].map((what) =>
+            [...document.querySelectorAll(what === 'h1' ? what : `${what} h3, ${what} .cause, ${what} .remedy`)].map((one) => {
+              const { top, left, bottom, right, height } = one.getBoundingClientRect();
+              return { top, left, bottom, right, height };
+            }),
+          ),
+        );
+        for (const box of boxes.flat()) {
+          assert.ok(box.height > 0 && box.top >= 0 && box.left >= 0 && box.bottom <= size.height && box.right <= size.width, `${JSON.stringify(box)} is outside of ${size.width}x${size.height}`);
+        }
+        const causes = await page.locator('.cause').allInnerTexts();
+        assert.match(causes[0], /12 grains in its cache did not match/);
+        assert.match(causes[1], /1\.9 GiB of 100\.0 GiB are free/);
+        assert.match(causes[2], /Rank 3 \(node n2\) waits for data 41 % of its time/);
+        // Each severity is a word and a shape besides its colour.
+        assert.deepEqual(await page.locator('.severity').allInnerTexts(), ['Critical', 'Critical', 'Warning', 'Warning']);
+        assert.equal(await page.locator('.finding .mark').count(), 4);
+      });
+    }
+  });
+});
+
+test('numbers change, and nothing moves', async () => {
+  await fixture({ scenario: 'trouble' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await isSound(page);
+      await page.evaluate(() => {
+        window.__moved = 0;
+        new PerformanceObserver((list) => list.getEntries().forEach((entry) => (window.__moved += entry.value))).observe({ type: 'layout-shift' });
+      });
+      const asked = () => server.requests.filter(({ path }) => path === '/v1/overview').length;
+      const before = asked();
+      const until = Date.now() + PATIENCE;
+      while (asked() < before + 4 && Date.now() < until) await page.waitForTimeout(200);
+      assert.ok(asked() >= before + 4, 'the page asks for the overview every two seconds');
+      assert.ok((await page.evaluate(() => window.__moved)) < 0.01, `moved by ${await page.evaluate(() => window.__moved)}`);
+    }),
+  );
+});
+
+test('a hidden page asks for nothing, and asks at once when it is seen', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await isSound(page);
+      const hide = (hidden) =>
+        page.evaluate((is) => {
+          Object.defineProperty(document, 'hidden', { configurable: true, get: () => is });
+          document.dispatchEvent(new Event('visibilitychange'));
+        }, hidden);
+      await hide(true);
+      await page.waitForTimeout(500);
+      const before = server.requests.length;
+      await page.waitForTimeout(5000);
+      assert.equal(server.requests.length, before);
+      await hide(false);
+      await page.waitForTimeout(1500);
+      assert.ok(server.requests.slice(before).some(({ path }) => path === '/v1/overview'));
+    }),
+  );
+});
+
+// --- text from elsewhere ---------------------------------------------------------------------------------------------
+
+test('hostile names and values are text on every page', async () => {
+  await fixture({ scenario: 'hostile' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await page.locator('.finding').nth(1).waitFor();
+      const title = await text(page, '.finding h3');
+      assert.ok(title.includes('<script>window.__owned = 1</script>'), title);
+      assert.ok(title.includes('\\u{202e}') && title.includes('\\u{0}') && title.includes('\\r\\n') && title.includes('\\u{1b}'), title);
+      assert.ok((await text(page, '.finding .cause')).length <= 600);
+      assert.equal(await page.locator('main script, main img, main svg[onload], main a[href^="javascript"]').count(), 0);
+      // A link leads to the node of that very name.
+      await page.locator('.finding .meta a').first().click();
+      await page.locator('main .fact').first().waitFor();
+      assert.match(await text(page, 'h1'), /<svg onload=window.__owned=1>/);
+      assert.equal(await page.evaluate(() => window.__owned), undefined);
+      await page.goto(`${server.url}#/runs`);
+      await page.locator('tbody tr').first().waitFor();
+      const names = await page.locator('tbody th').allInnerTexts();
+      assert.ok(names.some((name) => name.includes('javascript:window')) && names.every((name) => name.length <= 40));
+      const all = await page.evaluate(() => document.body.innerText);
+      // eslint-disable-next-line no-control-regex
+      assert.ok(!/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff]/.test(all));
+    }),
+  );
+});
+
+// --- tokens ----------------------------------------------------------------------------------------------------------
+
+const TOKENS = { shardd_admin: { role: 'admin' }, shardd_read: { role: 'read' }, shardd_some: { role: 'read', datasets: ['a'] } };
+
+async function enter(page, token) {
+  await page.getByLabel('Token', { exact: true }).fill(token);
+  await page.getByRole('button', { name: 'Use the token' }).click();
+}
+
+test('a node that requires a token gets one, and a wrong one is refused with the reason', async () => {
+  await fixture({ scenario: 'healthy', tokens: TOKENS }, (server) =>
+    visit(server, '', { forgives: [failed] }, async ({ page }) => {
+      await says(page, 'This node requires a token');
+      const field = page.getByLabel('Token', { exact: true });
+      assert.deepEqual(await field.evaluate((one) => [one.type, one.autocomplete]), ['password', 'off']);
+      await inspect(page);
+      const before = server.requests.length;
+      await page.waitForTimeout(3000);
+      assert.equal(server.requests.length, before, 'without a token the page asks for nothing more');
+      await enter(page, 'shardd_wrong');
+      await says(page, 'The node refused the token');
+      await says(page, 'The token is not known: it was revoked, or is for another cluster');
+      await enter(page, 'two words');
+      await says(page, 'A token has letters, digits and signs');
+      await enter(page, '  shardd_read\n');
+      await says(page, /Training is not held up by data/);
+      assert.equal(await page.locator('.token').count(), 0);
+      const sent = server.requests.at(-1);
+      assert.equal(sent.headers.authorization, 'Bearer shardd_read');
+      // It is in this tab alone.
+      const kept = await page.evaluate(() => [JSON.stringify(localStorage), sessionStorage.getItem('shardd.token'), document.cookie, location.href]);
+      assert.deepEqual([kept[0].includes('shardd_read'), kept[1], kept[2], kept[3].includes('shardd_read')], [false, 'shardd_read', '', false]);
+      assert.ok(server.requests.every(({ path }) => !path.includes('shardd_')));
+      await page.getByRole('button', { name: 'Forget token' }).click();
+      await says(page, 'This node requires a token');
+      assert.equal(await page.evaluate(() => sessionStorage.getItem('shardd.token')), null);
+    }),
+  );
+});
+
+test('with a token the page fits a phone, and forgets it there', async () => {
+  await fixture({ scenario: 'trouble', tokens: TOKENS }, (server) =>
+    visit(server, '', { size: PHONE, forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_admin');
+      await isSound(page);
+      await page.goto(`${server.url}#/nodes/n2`);
+      await isSound(page);
+      await page.getByRole('button', { name: 'Forget token' }).click();
+      await says(page, 'This node requires a token');
+      await inspect(page);
+    }),
+  );
+});
+
+test('a token that ends while the page is open is asked for again, and the data stays', async () => {
+  const tokens = structuredClone(TOKENS);
+  await fixture({ scenario: 'trouble', tokens }, (server) =>
+    visit(server, '', { forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_read');
+      await says(page, /Training waits for its disk/);
+      tokens.shardd_read.expired = true;
+      await says(page, 'The node refused the token');
+      await says(page, /Token shardd_read has expired/);
+      assert.ok(await page.locator('.finding').first().isVisible());
+      await inspect(page);
+      await enter(page, 'shardd_admin');
+      await page.locator('.token').waitFor({ state: 'detached' });
+      await page.waitForTimeout(2500);
+      assert.equal(server.requests.at(-1).status, 200);
+    }),
+  );
+});
+
+test('a token without the right is answered with the missing right', async () => {
+  await fixture({ scenario: 'healthy', tokens: TOKENS }, (server) =>
+    visit(server, '', { forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_some');
+      await says(page, 'The token has no right to see the overview.');
+      await says(page, 'The token is for some datasets, this is about all');
+    }),
+  );
+});
+
+test('only an administrator sees actions', async () => {
+  await fixture({ scenario: 'healthy', tokens: TOKENS }, (server) =>
+    visit(server, '#/nodes/n1', { forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_read');
+      await page.locator('main .fact').first().waitFor();
+      await page.waitForTimeout(1000);
+      assert.equal(await page.locator('.actions').count(), 0);
+      await page.getByRole('button', { name: 'Forget token' }).click();
+      await enter(page, 'shardd_admin');
+      await page.getByRole('button', { name: 'Drain …' }).waitFor();
+    }),
+  );
+});
+
+// --- a node that dies ------------------------------------------------------------------------------------------------
+
+test('a node that dies leaves its data with their age, and the page continues by itself', async () => {
+  const server = await new FixtureServer({ scenario: 'trouble' }).start();
+  try {
+    await visit(server, '', { isClean: false, forgives: [/./] }, async ({ page, faults }) => {
+      await page.locator('.finding').nth(3).waitFor();
+      await server.stop();
+      await page.locator('.away').waitFor();
+      const banner = (await text(page, '.away')).replaceAll('\n', ' ');
+      assert.match(banner, /Node n1 does not answer since \d\d:\d\d:\d\d\..*The page shows the state of \d\d:\d\d:\d\d\./);
+      assert.equal(await page.locator('.finding').count(), 4);
+      assert.match(await page.title(), /no answer/);
+      await inspect(page);
+      // It asks again with growing pauses: never more than a few times.
+      await page.waitForTimeout(4000);
+      await server.start();
+      await page.locator('.away').waitFor({ state: 'detached' });
+      await says(page, 'The node answers again');
+      await page.waitForFunction(() => !document.querySelector('.as-of.is-old'));
+      await says(page, 'The node does not answer the console');
+      assert.deepEqual(faults, []);
+      // Events come again.
+      const until = Date.now() + PATIENCE;
+      while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(100);
+      server.emit('node', 'n9');
+      await says(page, 'Node n9 registered');
+    });
+  } finally {
+    await server.stop().catch(() => undefined);
+  }
+});
+
+test('the button of the banner asks at once', async () => {
+  const server = await new FixtureServer({ scenario: 'healthy' }).start();
+  try {
+    await visit(server, '', { isClean: false, forgives: [/./] }, async ({ page }) => {
+      await says(page, /Training is not held up/);
+      await server.stop();
+      await page.locator('.away').waitFor();
+      await page.waitForTimeout(5000);
+      await server.start();
+      await page.getByRole('button', { name: 'Ask now' }).click();
+      await page.locator('.away').waitFor({ state: 'detached', timeout: 4000 });
+    });
+  } finally {
+    await server.stop().catch(() => undefined);
+  }
+});
+
+// --- events ----------------------------------------------------------------------------------------------------------
+
+test('an event is a line of the journal, and an early answer', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs', {}, async ({ page }) => {
+      await page.locator('tbody tr').first().waitFor();
+      const until = Date.now() + PATIENCE;
+      while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(50);
+      await page.waitForTimeout(1300);
+      const before = server.requests.length;
+      server.cluster.listed.push({ ...server.cluster.listed[0], id: 'brand-new', state: 'created' });
+      server.emit('run', 'brand-new');
+      await page.getByText('brand-new').first().waitFor({ timeout: 2500 });
+      assert.ok(server.requests.slice(before).some(({ path }) => path.startsWith('/v1/runs')));
+      await page.goto(`${server.url}#/`);
+      await says(page, 'Run brand-new changed');
+    }),
+  );
+});
+
+test('a stream that ends continues after the last event, and misses nothing', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await says(page, /Training is not held up/);
+      const followed = async () => {
+        const until = Date.now() + PATIENCE;
+        while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(50);
+      };
+      await followed();
+      server.emit('tag', 'digits/v1');
+      await says(page, 'Tag digits/v1 was set');
+      for (const follower of server.followers) follower.end();
+      server.followers.clear();
+      server.emit('tag', 'digits/v2');
+      await says(page, 'Tag digits/v2 was set');
+      const last = server.requests.filter(({ path }) => path === '/v1/events').at(-1);
+      assert.equal(last.headers['last-event-id'], '101');
+      // After `lagged` the page lists again, and follows from then on.
+      await followed();
+      server.interrupt('lagged');
+      await says(page, 'Some changes before this line are missing');
+      await page.waitForTimeout(300);
+      await followed();
+      const again = server.requests.filter(({ path }) => path === '/v1/events').at(-1);
+      assert.equal(again.headers['last-event-id'], undefined);
+      server.emit('tag', 'digits/v3');
+      await says(page, 'Tag digits/v3 was set');
+    }),
+  );
+});
+
+// --- actions ---------------------------------------------------------------------------------------------------------
+
+test('a node is drained and hosts again, by keyboard alone, after a question', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/nodes/n2', {}, async ({ page }) => {
+      await page.getByRole('button', { name: 'Drain …' }).waitFor();
+      // The first key leads past the navigation.
+      await page.keyboard.press('Tab');
+      assert.equal(await focused(page), 'Skip to the content');
+      await page.keyboard.press('Enter');
+      assert.equal(await page.evaluate(() => [document.activeElement.id, location.hash].join(' ')), 'main #/nodes/n2');
+      await press(page, 'Tab', () => document.activeElement?.textContent === 'Drain …');
+      await page.keyboard.press('Enter');
+      const dialog = page.getByRole('dialog', { name: 'Drain node n2?' });
+      await dialog.waitFor();
+      assert.match(await dialog.innerText(), /Its 12 partitions move to other nodes, a few at a time/);
+      await inspect(page);
+      // The focus stays inside, in both directions.
+      for (const key of ['Tab', 'Tab', 'Tab', 'Shift+Tab', 'Shift+Tab', 'Shift+Tab']) {
+        await page.keyboard.press(key);
+        assert.ok(await page.evaluate(() => document.activeElement?.closest('dialog') !== null));
+      }
+      await page.keyboard.press('Escape');
+      await dialog.waitFor({ state: 'detached' });
+      assert.equal(await focused(page), 'Drain …');
+      assert.deepEqual(server.actions, []);
+      await page.keyboard.press('Enter');
+      await press(page, 'Tab', () => document.activeElement?.textContent === 'Drain', 5);
+      await page.keyboard.press('Enter');
+      await says(page, 'Node n2 drains');
+      await page.getByRole('button', { name: 'End the drain …' }).waitFor();
+      assert.deepEqual(server.actions, [{ method: 'PUT', path: '/v1/nodes/n2/drain', body: { leave: false } }]);
+      await page.getByRole('button', { name: 'End the drain …' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'End the drain' }).click();
+      await says(page, 'Node n2 may host again');
+      assert.deepEqual(server.actions.at(-1), { method: 'DELETE', path: '/v1/nodes/n2/drain', body: undefined });
+    }),
+  );
+});
+
+test('the exchange of a node is paused, resumed and limited', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/nodes/n3', {}, async ({ page }) => {
+      await page.getByRole('button', { name: 'Pause the exchange …' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Pause' }).click();
+      await page.getByRole('button', { name: 'Resume the exchange …' }).click();
+      await page.getByRole('dialog').getByRole('button', { name: 'Resume' }).click();
+      await page.getByRole('button', { name: 'Exchange rate …' }).click();
+      const dialog = page.getByRole('dialog', { name: 'Exchange rate of node n3' });
+      await inspect(page);
+      await dialog.getByLabel('MiB per second').fill('0');
+      await dialog.getByRole('button', { name: 'Set the rate' }).click();
+      await dialog.getByText('Enter a whole number of MiB per second').waitFor();
+      await dialog.getByLabel('MiB per second').fill('75');
+      await dialog.getByRole('button', { name: 'Set the rate' }).click();
+      await says(page, 'The exchange rate of node n3 is 75MiB');
+      assert.deepEqual(server.actions.map(({ body }) => body), [{ node: 'n3', paused: true }, { node: 'n3', paused: false }, { node: 'n3', rate: '75MiB' }]);
+      await page.getByText('75MiB', { exact: true }).first().waitFor();
+    }),
+  );
+});
+
+test('a lost node is removed once its name is typed', async () => {
+  await fixture({ scenario: 'lost' }, (server) =>
+    visit(server, '#/nodes/n4', { forgives: [failed] }, async ({ page }) => {
+      await page.getByRole('button', { name: 'Remove …' }).click();
+      const dialog = page.getByRole('dialog', { name: 'Remove node n4?' });
+      const button = dialog.getByRole('button', { name: 'Remove the node' });
+      assert.match(await dialog.innerText(), /You cannot undo it/);
+      assert.ok(await button.isDisabled());
+      await dialog.getByRole('textbox').fill('n');
+      await page.keyboard.press('Enter');
+      assert.deepEqual(server.actions, []);
+      await dialog.getByRole('textbox').fill('n4');
+      await inspect(page);
+      await button.click();
+      await dialog.waitFor({ state: 'detached' });
+      assert.deepEqual(server.actions, [{ method: 'DELETE', path: '/v1/certificates/n4', body: undefined }]);
+      await says(page, 'The cluster has no node of this name');
+    }),
+  );
+});
+
+test('an action that the node refuses says why, and stays open', async () => {
+  const tokens = structuredClone(TOKENS);
+  await fixture({ scenario: 'healthy', tokens }, (server) =>
+    visit(server, '#/nodes/n1', { forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_admin');
+      await page.getByRole('button', { name: 'Drain …' }).click();
+      tokens.shardd_admin.role = 'read';
+      await page.getByRole('dialog').getByRole('button', { name: 'Drain' }).click();
+      await says(page, 'The token lacks the right: this needs a token of role admin; this one has role read');
+      assert.ok(await page.getByRole('dialog').isVisible());
+    }),
+  );
+});
+
+// --- many ------------------------------------------------------------------------------------------------------------
+
+test('a list of 1,000 nodes has the rows in view, in few bytes, at each place', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/nodes', {}, async ({ page }) => {
+      await page.getByText('node-0000').first().waitFor();
+      assert.equal(await page.locator('.total').innerText(), '1,000 nodes');
+      const rows = () => page.locator('.long tbody tr:not(.space)').count();
+      assert.ok((await rows()) < 60, `${await rows()} rows`);
+      const of = (from) => server.requests.slice(from).filter(({ path }) => path.startsWith('/v1/cluster/nodes'));
+      const first = of(0).reduce((sum, { bytes }) => sum + bytes, 0) / of(0).length;
+      assert.ok(first < 40_000, `${first} bytes`);
+      const from = server.requests.length;
+      await page.locator('.long').evaluate((box) => box.scrollTo(0, box.scrollHeight));
+      await page.getByText('node-0999').first().waitFor();
+      await page.locator('.long').evaluate((box) => box.scrollTo(0, box.scrollHeight / 2));
+      await page.getByText('node-0500').first().waitFor();
+      assert.ok((await rows()) < 60, `${await rows()} rows`);
+      assert.ok(of(from).length <= 8, `${of(from).length} requests`);
+      assert.ok(of(from).every(({ path }) => /limit=50$/.test(path)));
+      const [position, count] = await page.locator('.long').evaluate((box) => [box.querySelector('tr[aria-rowindex]').ariaRowIndex, box.querySelector('table').ariaRowCount]);
+      assert.ok(Number(position) > 400 && count === '1001');
+      // Search and order are the server's.
+      await page.getByLabel('Search').fill('node-07');
+      await says(page, '100 nodes with “node-07”');
+      await page.getByRole('button', { name: 'Disk free' }).click();
+      await page.locator('th[aria-sort="descending"]').waitFor();
+      assert.match(server.requests.filter(({ path }) => path.startsWith('/v1/cluster/nodes')).at(-1).path, /order=disk&search=node-07&offset=0/);
+      await page.getByLabel('Search').fill('zzz');
+      await says(page, 'No node has “zzz” in its name.');
+      // Back to the whole list, and into a node by keyboard.
+      await page.getByLabel('Search').fill('');
+      await says(page, '1,000 nodes');
+      await page.locator('.long').focus();
+      await press(page, 'Tab', () => /^node-\d+$/.test(document.activeElement?.textContent ?? ''));
+      await page.keyboard.press('Enter');
+      await page.locator('h1', { hasText: 'Node node-' }).waitFor();
+      assert.equal(await page.evaluate(() => document.activeElement?.tagName), 'H1');
+    }),
+  );
+});
+
+test('a page of 1,000 nodes keeps small: memory, elements, bytes per minute', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await isSound(page);
+      assert.ok((await page.locator('.finding').count()) <= 6);
+      const from = server.requests.length;
+      const began = Date.now();
+      await page.waitForTimeout(6000);
+      const bytes = server.requests.slice(from).reduce((sum, one) => sum + one.bytes, 0);
+      const perSecond = bytes / ((Date.now() - began) / 1000);
+      assert.ok(perSecond < 60_000, `${perSecond} bytes per second`);
+      const elements = await page.evaluate(() => document.querySelectorAll('*').length);
+      assert.ok(elements < 3000, `${elements} elements`);
+      await page.goto(`${server.url}#/shards?limit=1000`);
+      await page.locator('.long tbody th').first().waitFor();
+      assert.ok((await page.locator('.long tbody tr').count()) < 60);
+      const session = await page.context().newCDPSession(page);
+      await session.send('HeapProfiler.collectGarbage');
+      const { usedSize } = await session.send('Runtime.getHeapUsage');
+      assert.ok(usedSize < 30e6, `${usedSize} bytes of heap`);
+    }),
+  );
+});
+
+test('a list of shards is ordered as asked, of the cluster or of one node', async () => {
+  await fixture({ scenario: 'trouble' }, (server) =>
+    visit(server, '#/shards', {}, async ({ page }) => {
+      await page.locator('.long tbody th').first().waitFor();
+      await page.getByLabel('Wait for a miss').check({ force: true });
+      await says(page, 'The 50 shards with the longest misses, over all nodes');
+      await page.getByLabel('Grains').check({ force: true });
+      await says(page, /The 50 grains/);
+      await page.getByLabel('Node', { exact: true }).fill('n3');
+      await page.keyboard.press('Enter');
+      await says(page, /at node n3/);
+      assert.match(await page.evaluate(() => location.hash), /^#\/shards\?by=latency&node=n3&kind=grains$/);
+      assert.ok(server.requests.some(({ path }) => path === '/v1/nodes/n3/hot?by=latency&limit=50'));
+    }),
+  );
+});
+
+test('runs come in pages', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/runs', {}, async ({ page }) => {
+      await says(page, 'llm-7b');
+      assert.equal(await page.locator('tbody tr').count(), 100);
+      const first = await text(page, 'tbody th');
+      await page.getByRole('link', { name: 'Next page' }).click();
+      await page.waitForFunction((name) => document.querySelector('tbody th') && document.querySelector('tbody th').innerText !== name, first);
+      await page.getByRole('link', { name: 'First page' }).click();
+      await page.waitForFunction((name) => document.querySelector('tbody th')?.innerText === name, first);
+    }),
+  );
+});
+
+test('a cluster that changes in every way under the page breaks none', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '', { forgives: [failed] }, async ({ page, faults }) => {
+      await isSound(page);
+      const clusters = Object.keys(SCENARIOS).map((scenario) => new Cluster(scenario));
+      const places = ['#/', '#/nodes', '#/nodes/n2', '#/nodes/n4', '#/', '#/runs', '#/runs/vit-b16', '#/runs/llm-7b', '#/shards', '#/shards?by=latency&node=n1'];
+      for (let step = 0; step < 90; step += 1) {
+        server.cluster = clusters[(step * 5) % clusters.length];
+        if (step % 4 === 0) server.emit('run', `r${step}`, step % 8 === 0);
+        if (step % 3 === 0) await page.evaluate((hash) => (location.hash = hash), places[(step * 7) % places.length]);
+        if (step % 10 === 5) await page.getByRole('button', { name: /^Colours/ }).click();
+        if (step % 12 === 7) await page.setViewportSize(step % 24 === 7 ? PHONE : WIDE);
+        await page.waitForTimeout(60 + 40 * (step % 7));
+        assert.equal(await page.getByText('This page cannot show').count(), 0, `step ${step} at ${page.url()}`);
+        assert.deepEqual(faults, []);
+      }
+    }),
+  );
+});
+
+// --- the frame -------------------------------------------------------------------------------------------------------
+
+test('the page works under a path of a proxy', async () => {
+  await fixture({ scenario: 'trouble', prefix: '/clusters/a' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await isSound(page);
+      await page.getByRole('link', { name: 'Runs', exact: true }).click();
+      await page.locator('tbody tr').first().waitFor();
+      assert.ok(server.requests.every(({ path }) => path.startsWith('/clusters/a/')), 'an address leaves the path');
+      const licences = await page.request.get(`${server.url}LICENSES.txt`);
+      assert.match(await licences.text(), /preact[\s\S]*uplot/);
+    }),
+  );
+});
+
+test('colours follow the machine, or a choice that stays', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '', { dark: true }, async ({ page }) => {
+      await isSound(page);
+      const ground = () => page.evaluate(() => getComputedStyle(document.documentElement).backgroundColor);
+      const dark = await ground();
+      await page.getByRole('button', { name: 'Colours: auto' }).click();
+      await page.getByRole('button', { name: 'Colours: light' }).waitFor();
+      const light = await ground();
+      assert.notEqual(light, dark);
+      await inspect(page);
+      await page.reload();
+      await isSound(page);
+      assert.equal(await ground(), light);
+      await page.getByRole('button', { name: 'Colours: light' }).click();
+      assert.equal(await ground(), dark);
+    }),
+  );
+});
+
+test('a chart gives its values by arrow keys, and in a table', async () => {
+  await fixture({ scenario: 'trouble' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      await isSound(page);
+      const chart = page.getByRole('slider', { name: /Time that the slowest rank waits/ });
+      await chart.focus();
+      const now = await chart.getAttribute('aria-valuetext');
+      assert.match(now, /^now: vit-b16 \d+/);
+      for (let times = 0; times < 5; times += 1) await page.keyboard.press('PageDown');
+      for (let times = 0; times < 6; times += 1) await page.keyboard.press('PageUp');
+      const before = await chart.getAttribute('aria-valuetext');
+      assert.match(before, /^\d\d:\d\d: vit-b16 \d(\.\d)?\u00a0%$/);
+      const legend = page.locator('.chart', { hasText: 'slowest rank' }).locator('.legend');
+      assert.match(await legend.locator('.moment').innerText(), /^\d\d:\d\d$/);
+      await page.keyboard.press('Escape');
+      assert.equal(await legend.locator('.moment').innerText(), 'now');
+    }),
+  );
+});
+
+test('times are local, with UTC in the title', async () => {
+  await fixture({ scenario: 'trouble' }, (server) =>
+    visit(server, '', {}, async ({ page }) => {
+      const time = page.locator('.finding time').first();
+      await time.waitFor();
+      assert.match(await time.getAttribute('title'), /^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$/);
+      assert.match(await time.getAttribute('datetime'), /Z$/);
+    }),
+  );
+});
+
+test('an answer of another form leaves the other pages usable', async () => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    server.cluster.overview = () => ({ node: 'n1', release: 1, at: 'x', nodes: null, runs: [{ run: {}, readers: null }], findings: 'none', totals: null });
+    return visit(server, '', { isClean: false }, async ({ page }) => {
+      await says(page, /No answer for the overview: The answer has another form/);
+      await page.getByRole('link', { name: 'Nodes', exact: true }).click();
+      await page.getByText('n2').first().waitFor();
+    });
+  });
+});
+
+// --- a real node -----------------------------------------------------------------------------------------------------
+
+async function ofNode(page) {
+  const answer = async (path) =>
+    page.evaluate(async (of) => {
+      const token = sessionStorage.getItem('shardd.token');
+      const response = await fetch(`./v1/${of}`, { headers: token ? { authorization: `Bearer ${token}` } : {} });
+      return response.ok ? response.json() : undefined;
+    }, path);
+  const { rows = [] } = (await answer('cluster/nodes?limit=1')) ?? {};
+  const [run] = (await answer('runs?limit=1')) ?? [];
+  return ['#/', '#/nodes', ...rows.map(({ id }) => `#/nodes/${id}`), '#/shards', '#/runs', ...(run ? [`#/runs/${run.id}`] : [])];
+}
+
+if (node !== undefined) {
+  tests.length = 0;
+  const url = node.endsWith('/') ? node : `${node}/`;
+  const forgives = [failed];
+  const signIn = async (page) => {
+    await page.waitForFunction(() => document.querySelector('main h1, .token'));
+    if (process.env.SHARDD_TOKEN && (await page.locator('.token').count()) > 0) await enter(page, process.env.SHARDD_TOKEN);
+    await page.waitForFunction(() => document.querySelector('main h1') && !document.querySelector('.token'));
+  };
+  for (const [width, size] of Object.entries(SIZES)) {
+    for (const dark of [false, true]) {
+      test(`the pages of ${url} ${width} ${dark ? 'dark' : 'light'}`, () =>
+        visit({ url }, '', { size, dark, forgives }, async ({ page }) => {
+          await signIn(page);
+          for (const hash of await ofNode(page)) {
+            await page.goto(`${url}${hash}`);
+            await isSound(page);
+          }
+        }));
+    }
+  }
+  test(`the answers of ${url} fit the pages`, () =>
+    visit({ url }, '', { forgives }, async ({ page }) => {
+      await signIn(page);
+      for (const hash of await ofNode(page)) {
+        await page.goto(`${url}${hash}`);
+        await isSound(page);
+        assert.equal(await page.getByText('cannot show the answer').count(), 0, hash);
+        assert.equal(await page.getByText('NaN').count(), 0, hash);
+        assert.equal(await page.getByText('undefined').count(), 0, hash);
+      }
+    }));
+  test(`the page of ${url} has the policy and loads nothing from elsewhere`, () =>
+    visit({ url }, '', { forgives }, async ({ page }) => {
+      const response = await page.reload();
+      const policy = response.headers()['content-security-policy'] ?? '';
+      for (const part of ["default-src 'none'", "script-src 'self'", "frame-ancestors 'none'", "form-action 'none'", "base-uri 'none'"]) assert.ok(policy.includes(part), policy);
+      assert.equal(response.headers()['x-content-type-options'], 'nosniff');
+    }));
+}
+
+// --- all of them -----------------------------------------------------------------------------------------------------
+
+let passed = 0;
+const failures = [];
+for (const { name, run } of tests.filter((one) => given.every((word) => one.name.includes(word)))) {
+  const began = Date.now();
+  try {
+    await run();
+    passed += 1;
+    console.log(`ok     ${name} (${((Date.now() - began) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failures.push(name);
+    console.log(`FAILED ${name}\n${error.stack ?? error}`);
+  }
+}
+await browser.close();
+console.log(`${passed} passed, ${failures.length} failed`);
+process.exitCode = failures.length > 0 || passed === 0 ? 1 : 0;
