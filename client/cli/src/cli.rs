@@ -4,9 +4,9 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd_store::connect::Connect;
 
 use crate::{
-    append, audit, certs, completions, context, demo, derive, diff, drain, evict, exchange, explain, export,
-    forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read, rebalance, recover,
-    replay, reshard, restore, rm, runs, simulate, status, tag, token, verify, warm,
+    append, audit, certs, completions, context, demo, derive, diff, doctor, drain, events, evict, exchange,
+    explain, export, forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read,
+    rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag, token, top, verify, warm,
 };
 
 /// The end of the help and of the manual page.
@@ -35,7 +35,23 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
     ("Plans", &["partition", "plan", "simulate"]),
     ("Trainings", &["runs", "read", "replay", "explain", "audit"]),
-    ("Cluster", &["status", "warm", "evict", "exchange", "rebalance", "drain", "join", "leave", "promote"]),
+    (
+        "Cluster",
+        &[
+            "status",
+            "doctor",
+            "top",
+            "events",
+            "warm",
+            "evict",
+            "exchange",
+            "rebalance",
+            "drain",
+            "join",
+            "leave",
+            "promote",
+        ],
+    ),
     ("Store", &["verify", "gc", "recover"]),
     ("Other", &["demo", "context", "token", "certs", "completions", "man", "help"]),
 ];
@@ -78,6 +94,9 @@ pub(crate) enum Command {
     Plan(plan::Plan),
     Simulate(simulate::Simulate),
     Status(status::Status),
+    Top(top::Top),
+    Events(events::Events),
+    Doctor(doctor::Doctor),
     Drain(drain::Drain),
     Join(drain::Join),
     Leave(drain::Leave),

@@ -2,6 +2,7 @@
 //!
 //! One small file per command. Exit codes are in `cli.rs`.
 
+mod addresses;
 mod append;
 mod ask;
 mod audit;
@@ -13,7 +14,9 @@ mod context;
 mod demo;
 mod derive;
 mod diff;
+mod doctor;
 mod drain;
+mod events;
 mod evict;
 mod exchange;
 mod explain;
@@ -33,6 +36,7 @@ mod man;
 mod nodes;
 mod output;
 mod partition;
+mod plain;
 mod plan;
 mod progress;
 mod promote;
@@ -54,6 +58,7 @@ mod strata;
 mod table;
 mod tag;
 mod token;
+mod top;
 mod values;
 mod verify;
 mod warm;
@@ -115,6 +120,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Plan(command) => command.run(&connect, json),
         Command::Simulate(command) => command.run(json),
         Command::Status(command) => command.run(&connect, json),
+        Command::Top(command) => command.run(&connect, json),
+        Command::Events(command) => command.run(&connect, json),
+        Command::Doctor(command) => command.run(&connect, json),
         Command::Drain(command) => command.run(&connect, json),
         Command::Join(command) => command.run(&connect, json),
         Command::Leave(command) => command.run(&connect, json),

@@ -340,7 +340,7 @@ fn readers(nodes: &[NodePicture]) -> Option<Table> {
     readers
         .sort_by(|(one, at), (other, there)| (&one.run, one.rank, at).cmp(&(&other.run, other.rank, there)));
     let any = !readers.is_empty();
-    for (Reader { run, rank, epoch, transport }, node) in readers {
+    for (Reader { run, rank, epoch, transport, .. }, node) in readers {
         table.row([
             run.to_string(),
             rank.to_string(),

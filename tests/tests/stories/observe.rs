@@ -1,0 +1,113 @@
+//! What nodes say of a cluster that is being read, to the console and to `shardctl top`.
+
+use serde_json::Value;
+use shardd_tests::{Cluster, RankProcess, Reading, run, wait_until};
+
+/// A cluster of three nodes, read by two ranks for as long as their lines are taken.
+fn being_read() -> (Cluster, Vec<RankProcess>) {
+    let cluster = Cluster::start(3);
+    let data = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
+    run(cluster.shardctl().args(["ingest", &data, "--name", "digits"]));
+    let plan =
+        run(cluster.shardctl().args(["--json", "partition", "digits", "--q", "0.25", "--partitions", "12"]));
+    let plan: Value = serde_json::from_str(&plan).expect("one line of JSON");
+    let reading = Reading { world: 2, ..Reading::alone(&plan, 1000) };
+    let ranks = cluster.read(&reading);
+    (cluster, ranks)
+}
+
+/// Takes a few steps of every rank.
+fn take_steps(ranks: &mut [RankProcess]) {
+    for rank in ranks {
+        (0..20).for_each(|_| drop(rank.next_line().expect("it reads for long")));
+    }
+}
+
+fn overview(cluster: &Cluster, node: usize) -> Value {
+    cluster.nodes[node].get("/v1/overview")
+}
+
+#[test]
+fn every_node_shows_the_run_its_rate_and_what_its_loop_waits_for() {
+    let (cluster, mut ranks) = being_read();
+    wait_until("both ranks report where their time goes", || {
+        take_steps(&mut ranks);
+        let seen = overview(&cluster, 2);
+        seen["runs"][0]["readers"].as_array().is_some_and(|readers| readers.len() == 2)
+    });
+    for node in 0..3 {
+        let seen = overview(&cluster, node);
+        assert_eq!((&seen["nodes"]["live"], &seen["nodes"]["unanswered"]), (&3.into(), &0.into()), "{seen}");
+        let run = &seen["runs"][0];
+        assert_eq!((&run["run"], &run["ranks"]), (&"r".into(), &2.into()), "{run}");
+        assert!(
+            run["position"].as_u64() <= run["epoch_samples"].as_u64() && run["epoch_samples"] != 0,
+            "{run}"
+        );
+        assert!(run["samples_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{run}");
+        let ends = &run["epoch_ends"];
+        assert!(
+            ends["earliest_s"].as_f64() <= ends["in_s"].as_f64()
+                && ends["in_s"].as_f64() <= ends["latest_s"].as_f64(),
+            "{run}"
+        );
+        for reader in run["readers"].as_array().expect("a list") {
+            let waits = reader["wait_shares"].as_object().expect("by stage").values();
+            let spent: f64 = waits.filter_map(Value::as_f64).sum::<f64>()
+                + reader["compute_share"].as_f64().expect("a part");
+            assert!((0.5..1.5).contains(&spent), "all time is somewhere: {reader}");
+        }
+    }
+    let hot = cluster.nodes[0].get("/v1/hot?limit=3");
+    let shards = hot["shards"].as_array().expect("a list");
+    assert!(
+        !shards.is_empty() && shards[0]["reads"].as_f64() >= shards.last().expect("one")["reads"].as_f64(),
+        "{hot}"
+    );
+    assert!(!hot["grains"][0]["nodes"].as_array().expect("a list").is_empty(), "{hot}");
+    let metrics = cluster.nodes.iter().map(|node| node.text("/metrics")).collect::<String>();
+    for rank in 0..2 {
+        let labels = format!("{{run=\"r\",rank=\"{rank}\"");
+        for name in
+            ["shardd_rank_samples_per_second", "shardd_rank_wait_seconds_total", "shardd_rank_steps_total"]
+        {
+            assert!(metrics.contains(&format!("{name}{labels}")), "{name}{labels} is missing");
+        }
+    }
+    wait_until("the series have a second point", || {
+        let series = cluster.nodes[0].get("/v1/nodes/n1/series?names=served,cache_used&points=720");
+        let of = |name: &str| {
+            series["series"].as_array().into_iter().flatten().find(|one| one["name"] == name).cloned()
+        };
+        let points = |name: &str| of(name).map_or(0, |one| one["points"].as_array().map_or(0, Vec::len));
+        points("cache_used_bytes") >= 2 && points("served_bytes_per_second") >= 2
+    });
+}
+
+#[test]
+fn a_node_that_dies_while_it_is_watched_is_named_with_what_to_do() {
+    let (mut cluster, mut ranks) = being_read();
+    wait_until("a rank reads", || {
+        take_steps(&mut ranks);
+        overview(&cluster, 0)["runs"][0]["ranks"].as_u64().is_some_and(|ranks| ranks >= 1)
+    });
+    assert_eq!(cluster.nodes[0].get("/v1/nodes/n3/status")["node"], "n3", "a node passes questions on");
+    cluster.nodes[2].kill();
+    let kinds = || {
+        let seen = overview(&cluster, 0);
+        let findings = seen["findings"].as_array().expect("a list").iter();
+        findings
+            .filter(|finding| finding["node"] == "n3")
+            .filter_map(|finding| finding["kind"].as_str().map(str::to_owned))
+            .collect::<Vec<_>>()
+    };
+    wait_until("it does not answer, or is lost", || {
+        kinds().iter().any(|kind| kind == "node_unanswered" || kind == "node_lost")
+    });
+    wait_until("it is lost", || kinds().contains(&"node_lost".to_owned()));
+    let rows = cluster.nodes[0].get("/v1/cluster/nodes?order=state&limit=1");
+    assert_eq!(
+        (&rows["total"], &rows["rows"][0]["id"], &rows["rows"][0]["state"]),
+        (&3.into(), &"n3".into(), &"lost".into())
+    );
+}
