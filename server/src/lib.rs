@@ -15,6 +15,7 @@ mod lend;
 pub mod membership;
 pub mod memory;
 pub mod metastore;
+mod observe;
 mod renewal;
 pub mod serve;
 #[cfg(test)]

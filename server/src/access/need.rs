@@ -28,6 +28,10 @@ impl Need {
         let is_read = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
         let role = match steps[..] {
             ["v1", "health" | "ready" | "openapi.json" | "authority"] if is_read => return Need::Nothing,
+            // The files of the console. What it shows, it asks for with a token.
+            [] | ["console.js" | "charts.js" | "console.css" | "LICENSES.txt"] if is_read => {
+                return Need::Nothing;
+            }
             ["v1", "join"] => return Need::Nothing,
             [
                 "v1",
@@ -98,7 +102,11 @@ mod tests {
             ("GET", "/v1/health", Need::Nothing),
             ("POST", "/v1/join", Need::Nothing),
             ("PUT", "/v1/health", token(Role::Write, None)),
-            ("GET", "/", token(Role::Read, None)),
+            ("GET", "/", Need::Nothing),
+            ("GET", "/console.js", Need::Nothing),
+            ("PUT", "/console.js", token(Role::Write, None)),
+            ("GET", "/v1/overview", token(Role::Read, None)),
+            ("GET", "/v1/nodes/n1/series", token(Role::Read, None)),
             ("GET", "/metrics", token(Role::Read, None)),
             ("GET", "/v1/datasets", token(Role::Read, None)),
             ("HEAD", "/v1/shards/00", token(Role::Read, None)),

@@ -57,6 +57,11 @@ impl Scope {
         self.0.as_ref().is_none_or(|datasets| datasets.contains(dataset))
     }
 
+    /// Their names; none: all there are and will be.
+    pub fn names(&self) -> Option<Vec<DatasetName>> {
+        self.0.as_ref().map(|datasets| datasets.iter().cloned().collect())
+    }
+
     /// Whether it is for all there are and will be.
     pub fn is_all(&self) -> bool {
         self.0.is_none()

@@ -9,6 +9,7 @@ mod access;
 mod batches;
 mod certificates;
 mod client;
+mod console;
 mod cursors;
 mod datasets;
 mod events;
@@ -19,6 +20,7 @@ mod immutable;
 mod listen;
 mod metrics;
 mod nodes;
+mod observe;
 mod openapi;
 mod pages;
 mod plans;
@@ -63,6 +65,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::keeping::{Keeping, Promotion};
+use crate::metastore::MetastoreTimes;
+use crate::observe::Observer;
 
 pub use access::{Access, TokensAsked};
 pub use certificates::Bootstrap;
@@ -128,6 +132,10 @@ pub struct Api {
     pub keeping: Option<Arc<Keeping>>,
     /// Of one that may be promoted: how.
     pub promotion: Option<Arc<Promotion>>,
+    /// Looks at this node and at others.
+    pub(crate) observer: Arc<Observer>,
+    /// How long this node's requests to the metadata take.
+    pub(crate) times: Arc<MetastoreTimes>,
     /// How long clients may take.
     pub limits: Limits,
 }
@@ -224,6 +232,13 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(exchange::show, exchange::change))
         .routes(routes!(nodes::evict))
         .routes(routes!(nodes::status))
+        .routes(routes!(observe::overview))
+        .routes(routes!(observe::rows))
+        .routes(routes!(observe::status))
+        .routes(routes!(observe::series))
+        .routes(routes!(observe::hot_of_node))
+        .routes(routes!(observe::hot))
+        .routes(routes!(observe::access))
         .routes(routes!(certificates::authority))
         .routes(routes!(certificates::join))
         .routes(routes!(certificates::create_join_token))
@@ -241,6 +256,7 @@ fn router(api: Api, draining: CancellationToken) -> (Router, Arc<Shared>) {
     let (router, document) = routes().split_for_parts();
     let shared = Arc::new(Shared::new(api, openapi::finish(document), draining));
     let router = router
+        .merge(console::routes())
         .fallback(async |uri: Uri| not_found(format!("there is no {}", uri.path())))
         .method_not_allowed_fallback(async |method: Method, uri: Uri| {
             Refusal::of(Kind::MethodNotAllowed, format!("{} cannot be asked with {method}", uri.path()))

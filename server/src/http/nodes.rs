@@ -98,6 +98,5 @@ pub(super) async fn evict(state: State, ValidJson(evict): ValidJson<Evict>) -> A
 #[utoipa::path(get, path = "/v1/status", tag = "node", operation_id = "status",
     responses((status = 200, description = "Its state", body = NodeStatus)))]
 pub(super) async fn status(state: State) -> Answer {
-    let metadata = state.api.keeping.as_ref().map(|keeping| keeping.status());
-    json(&NodeStatus { metadata, ..state.api.engine.status() })
+    json(&state.api.observer.status())
 }

@@ -1,6 +1,7 @@
 //! Stories of a real client at a real listening server.
 
 mod api;
+mod console;
 mod refusals;
 mod same_origin;
 
@@ -27,6 +28,7 @@ use crate::access::Tokens;
 use crate::ca::CertificateIssuer;
 use crate::identity::testing::term;
 use crate::identity::{Cluster, Identity, JoinToken, Secret, Site, join};
+use crate::observe::{Observer, Recorder};
 
 /// A node's API on a free port, over a store in memory or in a directory.
 struct Server {
@@ -98,8 +100,20 @@ impl Server {
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
-        let api =
-            Api { node: record, engine, catalog, bootstrap, access, keeping: None, promotion: None, limits };
+        let recorder = Arc::new(Recorder::new(Arc::clone(&engine), Vec::new(), None));
+        let observer = Arc::new(Observer::new(record.id.clone(), Arc::clone(&engine), None, recorder, None));
+        let api = Api {
+            node: record,
+            engine,
+            catalog,
+            bootstrap,
+            access,
+            keeping: None,
+            promotion: None,
+            observer,
+            times: Arc::default(),
+            limits,
+        };
         let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(HttpListener { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }

@@ -9,6 +9,7 @@ mod etcd;
 mod node;
 mod sled;
 mod standing;
+mod timed;
 mod url;
 mod view;
 
@@ -24,6 +25,7 @@ pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use node::MetastoreNode;
 pub(crate) use standing::{of_first, of_joined};
+pub(crate) use timed::{MetastoreTimes, TimedMetastore};
 
 /// Why a metastore cannot be opened.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,10 @@
 //! The tasks of a serving node, and their end in order.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use shardd_api::exchange::ExchangeSettings;
+use shardd_api::machine::Directory;
 use shardd_engine::engine::Engine;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +21,8 @@ use crate::http::{self, Api};
 use crate::keeping::{KeepError, Keeping};
 use crate::membership::{self, MembershipError};
 use crate::memory;
-use crate::transport::{Services, Transport};
+use crate::observe::{Observer, Recorder, WatchedDisk};
+use crate::transport::{LookService, Services, Transport};
 
 /// The tasks of a serving node.
 pub(super) struct Running {
@@ -47,7 +50,9 @@ impl Running {
         let Storage { origin, catalog, cache, metadata, .. } = storage;
         let Member { record, membership, lease, finder, local } = member;
         let Entrance { access, bootstrap, promotion, renewal } = entrance;
-        let Opened { metastore, kept, keeping } = metadata;
+        let identity = Arc::clone(&renewal.identity);
+        let disks = watched_disks(&config.data, origin.directory());
+        let Opened { metastore, kept, keeping, times } = metadata;
         let engine = Engine::new(
             record.id.clone(),
             origin,
@@ -67,10 +72,20 @@ impl Running {
             engine.lend(passes());
             tasks.spawn(local.serve(Arc::clone(&engine), config.share, inner.clone()));
         }
+        let recorder = Arc::new(Recorder::new(Arc::clone(&engine), disks, Some(identity)));
+        tasks.spawn(Arc::clone(&recorder).record_until(inner.clone()));
+        let observer = Arc::new(Observer::new(
+            record.id.clone(),
+            Arc::clone(&engine),
+            keeping.clone(),
+            recorder,
+            Some(Arc::clone(&transport)),
+        ));
         let services = Services {
             peers: Arc::new(Arc::clone(&engine)),
             metastore: kept,
             issuer: bootstrap.issuer.clone(),
+            looks: Some(Arc::clone(&observer) as Arc<dyn LookService>),
         };
         tasks.spawn(Arc::clone(&transport).serve(services, inner.clone()));
         tasks.spawn(membership::follow_addresses(
@@ -95,6 +110,8 @@ impl Running {
             access,
             keeping: keeping.clone(),
             promotion,
+            observer,
+            times,
             limits: http::Limits::default(),
         };
         let (http_stop, copied) = (CancellationToken::new(), CancellationToken::new());
@@ -157,6 +174,13 @@ impl Running {
             }
         }
     }
+}
+
+/// The disks on which a node keeps data: that of its cache, of its identity and metadata, and of a store in a directory.
+fn watched_disks(data: &Path, store: Option<&Path>) -> Vec<WatchedDisk> {
+    let disk = |directory, path: &Path| WatchedDisk { directory, path: path.to_owned() };
+    let own = [disk(Directory::Cache, &data.join("cache")), disk(Directory::Data, data)];
+    own.into_iter().chain(store.map(|store| disk(Directory::Store, store))).collect()
 }
 
 /// Copies the metadata, if it is kept here.

@@ -15,7 +15,7 @@ use super::{STORE_TIMEOUT, ServeError};
 use crate::config::Config;
 use crate::identity::Cluster;
 use crate::keeping::{self, Keeping};
-use crate::metastore::{self, MetastoreNode, MetastoreUrl};
+use crate::metastore::{self, MetastoreNode, MetastoreTimes, MetastoreUrl, TimedMetastore};
 use crate::transport::{RemoteMetastore, Transport};
 
 /// The open places of a node's data.
@@ -73,6 +73,8 @@ pub(super) struct Opened {
     pub(super) kept: Option<Arc<dyn Metastore>>,
     /// Where it is kept in sled: that, and its copy.
     pub(super) keeping: Option<Arc<Keeping>>,
+    /// How long the requests of this node take.
+    pub(super) times: Arc<MetastoreTimes>,
 }
 
 async fn open_metastore(
@@ -108,7 +110,9 @@ async fn open_metastore(
         }
     };
     let kept = matches!(role, NodeRole::First { .. }).then(|| Arc::clone(&metastore));
-    Ok(Opened { metastore, kept, keeping })
+    let times = Arc::default();
+    let metastore = Arc::new(TimedMetastore { inner: metastore, times: Arc::clone(&times) });
+    Ok(Opened { metastore, kept, keeping, times })
 }
 
 /// Keeps room on the disks of cache and store for the metadata, which may share them. The disk of a cache may be

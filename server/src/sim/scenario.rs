@@ -211,7 +211,8 @@ impl Scenario {
         let ((epoch, position), world) = (at, self.ranks);
         let (for_epoch, grains, doubted) = (epoch, vec![grain.0], transport == Transport::Stream);
         let rows = Vec::new();
-        LocateRequest { rank, world, epoch, position, for_epoch, grains, transport, doubted, rows }
+        let loop_time = None;
+        LocateRequest { rank, world, epoch, position, for_epoch, grains, transport, doubted, rows, loop_time }
     }
 
     fn is_good(&self, grain: GrainNo, bytes: &[u8]) -> bool {

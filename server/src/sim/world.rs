@@ -305,7 +305,7 @@ impl World {
         };
         let stop = CancellationToken::new();
         let answers = Liar { truth: Arc::clone(&engine), lies: Arc::clone(&node.lies) };
-        let services = Services { peers: Arc::new(answers), metastore: None, issuer: None };
+        let services = Services { peers: Arc::new(answers), metastore: None, issuer: None, looks: None };
         let kept = member.keep(None, None, stop.clone());
         let addresses = membership::follow_addresses(meta, Arc::clone(&transport), None, stop.clone());
         let tasks = vec![

@@ -135,7 +135,9 @@ async fn answer(
                 let body = frame::read_bytes(&mut receive, body, frame::MAX_BODY, "a value").await?;
                 Ok((request, vec![], body))
             }
-            Request::Send { .. } | Request::Certify { .. } => Ok((request, vec![], Bytes::new())),
+            Request::Send { .. } | Request::Certify { .. } | Request::Look { .. } => {
+                Ok((request, vec![], Bytes::new()))
+            }
         }
     };
     let (request, keys, body) = match timeout(OPENING_TIMEOUT, opening).await {
@@ -172,6 +174,16 @@ async fn answer(
         Request::Certify { csr, hosts } => {
             let reply = certify(peer, key, services, &csr, &hosts).await;
             write(&mut send, &mut [frame::head(&reply)]).await?;
+        }
+        Request::Look { look } => {
+            let Some(looks) = &services.looks else {
+                let reason = "this node does not say how it is".to_owned();
+                let problem = Kind::Unavailable;
+                return write(&mut send, &mut [frame::head(&Reply::Refused { problem, reason })]).await;
+            };
+            let body = looks.answer(&look);
+            let length = body.len().try_into().unwrap_or(u32::MAX);
+            write(&mut send, &mut [frame::head(&Reply::Seen { body: length }), body]).await?;
         }
         Request::Meta { request, .. } => {
             let Some(metastore) = &services.metastore else {

@@ -7,6 +7,7 @@
 
 mod frame;
 mod incoming;
+mod look;
 #[cfg(test)]
 pub(crate) mod lossy;
 mod metastore_wire;
@@ -35,6 +36,7 @@ use tokio_util::task::TaskTracker;
 use crate::ca::CertificateIssuer;
 use crate::identity::{Identity, Revoked};
 
+pub use look::{Look, LookService};
 use metastore_wire::{MetaReply, MetaRequest};
 use outgoing::Peer;
 pub use remote_metastore::RemoteMetastore;
@@ -78,6 +80,8 @@ pub struct Services {
     pub metastore: Option<Arc<dyn Metastore>>,
     /// Signs certificates, on the first node.
     pub issuer: Option<Arc<CertificateIssuer>>,
+    /// Says how this node is.
+    pub looks: Option<Arc<dyn LookService>>,
 }
 
 /// A node's end of all its connections. Implements [`Peers`](shardd_engine::peers::Peers); [`Transport::serve`] answers others.
@@ -226,6 +230,8 @@ enum Request {
     Certify { csr: String, hosts: Vec<Host> },
     /// `body` bytes follow; the answer is [`Reply::Meta`].
     Meta { request: MetaRequest, body: u32 },
+    /// How the node is; the answer is [`Reply::Seen`].
+    Look { look: Look },
 }
 
 /// The message that opens the answer.
@@ -240,6 +246,8 @@ enum Reply {
     Certified { certificate: String },
     /// `body` bytes follow.
     Meta { result: Result<MetaReply, MetaError>, body: u32 },
+    /// `body` bytes of JSON follow.
+    Seen { body: u32 },
     /// Nothing will be done, and why: a line of the one error table.
     Refused { problem: Kind, reason: String },
 }

@@ -24,7 +24,7 @@ use super::incoming::peer_of;
 use super::metastore_wire::{MetaReply, MetaRequest};
 use super::tls::PROTOCOL;
 use super::{
-    BREAKER, CONNECT_TIMEOUT, EXCHANGE_PRIORITY, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
+    BREAKER, CONNECT_TIMEOUT, EXCHANGE_PRIORITY, Look, READ_BUFFER, REVOKED, Reply, Request, TURN, Transport,
     YIELD, lock,
 };
 use crate::identity::Revoked;
@@ -101,6 +101,23 @@ impl Transport {
         match timeout(ANSWER_TIMEOUT, self.reply(first, &mut receive)).await.map_err(late)?? {
             Reply::Certified { certificate } => Ok(certificate),
             other => Err(unexpected(first, &other)),
+        }
+    }
+
+    /// How another node is, as JSON.
+    ///
+    /// # Errors
+    /// No answer, or why there is none.
+    pub(crate) async fn ask_look(&self, to: &NodeId, look: Look) -> Result<Bytes, PeerError> {
+        let (mut send, mut receive) = self.open(to).await?;
+        self.write(to, &mut send, &mut [frame::head(&Request::Look { look })]).await?;
+        let _ = send.finish();
+        match self.reply(to, &mut receive).await? {
+            Reply::Seen { body } => {
+                let body = frame::read_bytes(&mut receive, body, frame::MAX_REPLY_BODY, "a view of it").await;
+                body.map_err(|error| self.broken(to, &error))
+            }
+            other => Err(unexpected(to, &other)),
         }
     }
 

@@ -175,10 +175,10 @@ mod tests {
         let (metastore_node, other) = (bind(&identities[0]), bind(&identities[1]));
         other.learn(identities[0].node(), metastore_node.address());
         let stop = CancellationToken::new();
-        tokio::spawn(
-            Arc::clone(&metastore_node)
-                .serve(Services { peers: Arc::new(Empty), metastore: store, issuer: None }, stop.clone()),
-        );
+        tokio::spawn(Arc::clone(&metastore_node).serve(
+            Services { peers: Arc::new(Empty), metastore: store, issuer: None, looks: None },
+            stop.clone(),
+        ));
         (RemoteMetastore::new(other, MetastoreNode::new(identities[0].node().clone())), stop, metastore_node)
     }
 

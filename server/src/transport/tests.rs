@@ -64,7 +64,7 @@ impl Node {
         let revoked = Arc::new(Revoked::default());
         let transport = Transport::bind(address, identity, revoked).expect("bound");
         let (shelf, stop) = (Arc::new(Shelf::default()), CancellationToken::new());
-        let services = Services { peers: shelf.clone(), metastore: None, issuer: None };
+        let services = Services { peers: shelf.clone(), metastore: None, issuer: None, looks: None };
         let serving = tokio::spawn(Arc::clone(&transport).serve(services, stop.clone()));
         Node { transport, shelf, stop, serving }
     }

@@ -1,5 +1,9 @@
 //! The counters of a node for Prometheus (text format 0.0.4). Labels have few values: routes, methods, statuses, sources of
-//! misses; never the name of a dataset, run or client.
+//! misses, nodes that this one has to do with, and runs with their ranks of this node, at most [`ranks::MOST`] of them; never
+//! the name of a dataset or client.
+
+mod machine;
+mod ranks;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -132,6 +136,13 @@ fn method_name(method: &Method) -> &'static str {
 struct Snapshot(Registry);
 
 impl Snapshot {
+    #[cfg(test)]
+    fn text(&self) -> String {
+        let mut text = String::new();
+        prometheus_text::encode(&mut text, &self.0).expect("writing to a string succeeds");
+        text
+    }
+
     fn counter(&mut self, name: &str, help: &str, value: u64) {
         self.0.register(name, help, ConstCounter::new(value));
     }
@@ -177,6 +188,20 @@ impl Snapshot {
         self.0.register(name, help, family);
     }
 
+    /// A counter of seconds with labels.
+    fn counters_seconds<const L: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        values: impl IntoIterator<Item = ([(&'static str, String); L], f64)>,
+    ) {
+        let family = Family::<Vec<(&'static str, String)>, Counter<f64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels.to_vec()).inc_by(value);
+        }
+        self.0.register(name, help, family);
+    }
+
     /// The metadata that this node keeps, and its copy.
     fn metadata(&mut self, status: &MetadataStatus) {
         self.flag("shardd_metadata_writable", "1 if the metadata accepts changes", status.trouble.is_none());
@@ -215,6 +240,27 @@ impl Snapshot {
             "Requests for shard data sent to the store",
             status.origin_requests,
         );
+        self.counter(
+            "shardd_origin_reread",
+            "Objects read from the store a second time because their bytes were wrong",
+            status.origin_reread,
+        );
+        let wire = status.origin_wire.unwrap_or_default();
+        self.counter(
+            "shardd_store_requests",
+            "Requests sent to a remote store, repeated ones too",
+            wire.requests,
+        );
+        self.counter(
+            "shardd_store_failed_requests",
+            "Requests that a remote store did not answer, or answered with 429 or 5xx",
+            wire.failed,
+        );
+        self.counter(
+            "shardd_store_hedged_requests",
+            "Reads sent to a remote store a second time because the answer was late",
+            wire.hedged,
+        );
         let counters = &status.counters;
         self.counter(
             "shardd_fill_grains",
@@ -242,6 +288,8 @@ impl Snapshot {
         );
         self.exchange(status);
         self.health(status);
+        self.ranks(status);
+        self.machine(status);
     }
 
     fn exchange(&mut self, status: &NodeStatus) {
@@ -321,10 +369,14 @@ impl Snapshot {
 pub(super) async fn metrics(state: State) -> Answer {
     let mut snapshot = Snapshot::default();
     let able = state.api.engine.unready().is_none() && state.api.metadata_trouble().is_none();
-    snapshot.node(&state.api.engine.status(), able && !state.draining.is_cancelled());
-    if let Some(keeping) = &state.api.keeping {
-        snapshot.metadata(&keeping.status());
+    let status = state.api.observer.status();
+    snapshot.node(&status, able && !state.draining.is_cancelled());
+    if let Some(metadata) = &status.metadata {
+        snapshot.metadata(metadata);
     }
+    snapshot.cluster(state.api.engine.node_states().len(), state.api.engine.lost_nodes().len());
+    snapshot.metastore(&state.api.times);
+    snapshot.process();
     let followers = state.events.followers();
     snapshot.gauge("shardd_event_followers", "Clients that follow events", followers as u64);
     let mut text = String::new();
@@ -340,11 +392,23 @@ mod tests {
     use std::path::Path;
 
     use shardd_api::health::{Ailment, Disk, HealthIssue, Measured};
+    use shardd_api::status::CounterView;
+
+    use crate::metastore::MetastoreTimes;
 
     use super::*;
 
+    const LABELS: &str = "\
+| label | values |\n\
+|---|---|\n\
+| `route`, `method`, `status` | those of the API |\n\
+| `from`, `location`, `op`, `reason`, `resource`, `directory`, `stage`, `state` | a few words, fixed in the program |\n\
+| `node` | nodes that this one has to do with: at most all of the cluster |\n\
+| `run`, `rank` | runs that are being read, with the ranks that report to this node: at most 256 of them |\n\
+| `version` | the release of this node |\n";
+
     /// A node that has every metric: its disk is measured, and a peer is slow.
-    fn status() -> NodeStatus {
+    pub(super) fn status() -> NodeStatus {
         let node = |name: &str| name.parse().expect("a name");
         let disk = Disk { read_micros: Some(1), sync_micros: Some(1) };
         let peer = Peer { node: node("n2"), answer_micros: Some(1), silences: 0.0, wrong_grains: 0.0 };
@@ -362,10 +426,11 @@ mod tests {
             origin_wire: None,
             measured: Measured { disk, peers: vec![peer] },
             health_issues: vec![issue],
-            exchange_now: ExchangeNow::default(),
-            readers: Vec::new(),
+            exchange_now: ExchangeNow { waiting: vec![ranks::tests::waiting()], ..ExchangeNow::default() },
+            readers: vec![ranks::tests::reader()],
             metadata: None,
-            counters: shardd_api::status::CounterView::default(),
+            machine: Some(machine::tests::machine()),
+            counters: CounterView { exchange: vec![ranks::tests::sent()], ..CounterView::default() },
         }
     }
 
@@ -400,6 +465,11 @@ mod tests {
             copy_trouble: None,
         };
         snapshot.metadata(&metadata);
+        snapshot.cluster(1, 0);
+        let times = MetastoreTimes::default();
+        times.observe_one();
+        snapshot.metastore(&times);
+        snapshot.process();
         snapshot.gauge("shardd_event_followers", "Clients that follow events", 0);
         let mut text = String::new();
         for registry in [&metrics.registry, &snapshot.0] {
@@ -407,7 +477,7 @@ mod tests {
         }
         let page = format!(
             "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus. The counters begin with the \
-             process.\nWhere nodes require tokens, `/metrics` needs one of role `read`.\n\n{}",
+             process.\nWhere nodes require tokens, `/metrics` needs one of role `read`.\n\n{}\n## Labels\n\n{LABELS}",
             table(&text)
         );
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");

@@ -1,0 +1,296 @@
+//! Views of the cluster for people: the overview, lists of nodes, and the answers of any node about itself.
+
+use std::collections::BTreeMap;
+
+use axum::body::Bytes;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use futures::stream::{self, StreamExt};
+use serde::{Deserialize, Serialize};
+use shardd_api::hot::{Heat, Hot, HotGrain, HotOrder, HotShard};
+use shardd_api::node::NodeId;
+use shardd_api::overview::Overview;
+use shardd_api::overview::rows::{NodeRows, RowOrder};
+use shardd_api::problem::Kind;
+use shardd_api::schema;
+use shardd_api::series::NodeSeries;
+use shardd_api::status::NodeStatus;
+use shardd_engine::peers::PeerError;
+use shardfmt::{DatasetName, ShardId};
+use utoipa::{IntoParams, ToSchema};
+
+use super::access::{Bearer, Datasets};
+use super::problem::{Refusal, bad_request, not_found};
+use super::{Answer, PathParam, State, ValidQuery, json};
+use crate::access::Role;
+use crate::observe::MOST_HOT;
+use crate::transport::Look;
+
+/// The default number of points of a series.
+const POINTS: usize = 120;
+/// The default number of rows, and the most.
+const ROWS: usize = 100;
+const MOST_ROWS: usize = 1000;
+/// The longest name of a node.
+const LONGEST_NAME: usize = 40;
+/// How many nodes are asked at once for their hot shards.
+const ASKED_AT_ONCE: usize = 64;
+
+/// A view of the cluster, and who gives it.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OverviewHere {
+    /// The node that answers.
+    node: NodeId,
+    /// Its release.
+    release: &'static str,
+    /// The view.
+    #[serde(flatten)]
+    overview: Overview,
+}
+
+/// Whether training waits for data, and what is wrong with the cluster
+///
+/// In which stage it waits, on which rank, since when, and when the epoch will be done; and each fault with its cause and its
+/// remedy. It is at most two seconds old.
+#[utoipa::path(get, path = "/v1/overview", tag = "cluster", operation_id = "overview",
+    responses((status = 200, description = "The view", body = OverviewHere)))]
+pub(super) async fn overview(state: State, seen: Datasets) -> Answer {
+    seen.check_all()?;
+    let overview = state.api.observer.overview().await;
+    json(&OverviewHere { node: state.api.node.id.clone(), release: env!("CARGO_PKG_VERSION"), overview })
+}
+
+/// Which rows of a list of nodes are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedRows {
+    /// By what they are sorted: by name by default.
+    #[serde(default)]
+    #[param(inline)]
+    order: RowOrder,
+    /// Only nodes whose names contain this.
+    #[serde(default)]
+    #[param(max_length = 40)]
+    search: String,
+    /// How many rows come before.
+    #[serde(default)]
+    offset: usize,
+    /// Rows, 100 by default.
+    #[param(minimum = 1, maximum = 1000, nullable = false)]
+    limit: Option<usize>,
+}
+
+/// The nodes of the cluster with their numbers, sorted and cut
+#[utoipa::path(get, path = "/v1/cluster/nodes", tag = "cluster", operation_id = "node_rows", params(WantedRows),
+    responses((status = 200, description = "Rows of the list", body = NodeRows)))]
+pub(super) async fn rows(state: State, seen: Datasets, ValidQuery(wanted): ValidQuery<WantedRows>) -> Answer {
+    seen.check_all()?;
+    let limit = within(wanted.limit, ROWS, MOST_ROWS)?;
+    if wanted.search.len() > LONGEST_NAME {
+        return Err(bad_request(format!("search: names have at most {LONGEST_NAME} characters")));
+    }
+    let reports = state.api.observer.reports().await;
+    json(&NodeRows::of(&reports.nodes, &reports.lost, wanted.order, &wanted.search, wanted.offset, limit))
+}
+
+/// The status and the counters of a node
+#[utoipa::path(get, path = "/v1/nodes/{id}/status", tag = "cluster", operation_id = "status_of_node",
+    params(("id" = NodeId, Path, description = "The node")),
+    responses((status = 200, description = "Its state", body = NodeStatus), (status = 404), (status = 503)))]
+pub(super) async fn status(state: State, PathParam(node): PathParam<NodeId>) -> Answer {
+    ask(&state, &node, Look::Status).await
+}
+
+/// Which series of a node are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedSeries {
+    /// Beginnings of their names, with commas between them; all series without it.
+    #[serde(default)]
+    #[param(nullable = false)]
+    names: Option<String>,
+    /// Points of each over the last hour, 120 by default.
+    #[param(minimum = 1, maximum = 720, nullable = false)]
+    points: Option<usize>,
+}
+
+/// The values of a node over the last hour
+#[utoipa::path(get, path = "/v1/nodes/{id}/series", tag = "cluster", operation_id = "series_of_node",
+    params(("id" = NodeId, Path, description = "The node"), WantedSeries),
+    responses((status = 200, description = "Its series", body = NodeSeries), (status = 404), (status = 503)))]
+pub(super) async fn series(
+    state: State,
+    seen: Datasets,
+    PathParam(node): PathParam<NodeId>,
+    ValidQuery(wanted): ValidQuery<WantedSeries>,
+) -> Answer {
+    seen.check_all()?;
+    let names = wanted.names.as_deref().unwrap_or_default();
+    let names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+    ask(&state, &node, Look::Series { names, points: within(wanted.points, POINTS, 720)? }).await
+}
+
+/// Which shards and grains are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedHot {
+    /// By what they are sorted: by reads by default.
+    #[serde(default)]
+    #[param(inline)]
+    by: HotOrder,
+    /// Shards, and grains, 100 by default.
+    #[param(minimum = 1, maximum = 1000, nullable = false)]
+    limit: Option<usize>,
+}
+
+/// The shards and grains that a node is asked for most
+///
+/// Counts decay: a read counts half after some minutes. The node keeps the busiest ones.
+#[utoipa::path(get, path = "/v1/nodes/{id}/hot", tag = "cluster", operation_id = "hot_of_node",
+    params(("id" = NodeId, Path, description = "The node"), WantedHot),
+    responses((status = 200, description = "Shards and grains", body = Hot), (status = 404), (status = 503)))]
+pub(super) async fn hot_of_node(
+    state: State,
+    seen: Datasets,
+    PathParam(node): PathParam<NodeId>,
+    ValidQuery(wanted): ValidQuery<WantedHot>,
+) -> Answer {
+    seen.check_all()?;
+    let look = Look::Hot { by: wanted.by, limit: within(wanted.limit, ROWS, MOST_HOT)? };
+    ask(&state, &node, look).await
+}
+
+/// The shards and grains that the cluster's nodes are asked for most.
+#[derive(Serialize, ToSchema)]
+pub(super) struct HotOfCluster {
+    /// After how many seconds a read counts half.
+    half_life_s: u64,
+    /// The shards, with the nodes that were asked.
+    shards: Vec<Hosted<HotShard>>,
+    /// The grains.
+    grains: Vec<Hosted<HotGrain>>,
+    /// Nodes that did not answer, and are missing here.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    unanswered: Vec<NodeId>,
+}
+
+/// Something hot, and where.
+#[derive(Serialize, ToSchema)]
+pub(super) struct Hosted<T> {
+    /// What.
+    #[serde(flatten)]
+    what: T,
+    /// The nodes that were asked for it.
+    nodes: Vec<NodeId>,
+}
+
+/// The shards and grains that nodes are asked for most, over all nodes
+#[utoipa::path(get, path = "/v1/hot", tag = "cluster", operation_id = "hot", params(WantedHot),
+    responses((status = 200, description = "Shards and grains", body = HotOfCluster)))]
+pub(super) async fn hot(state: State, seen: Datasets, ValidQuery(wanted): ValidQuery<WantedHot>) -> Answer {
+    seen.check_all()?;
+    let limit = within(wanted.limit, ROWS, MOST_HOT)?;
+    let observer = &state.api.observer;
+    let nodes = state.api.engine.node_states().into_iter().map(|state| state.record.id);
+    let answers: Vec<(NodeId, Result<Hot, PeerError>)> = stream::iter(nodes)
+        .map(async |node| {
+            let hot = observer.ask_for(&node, Look::Hot { by: wanted.by, limit }).await;
+            (node, hot)
+        })
+        .buffered(ASKED_AT_ONCE)
+        .collect()
+        .await;
+    json(&merged(answers, wanted.by, limit))
+}
+
+/// Adds up what nodes say of the same shards and grains.
+fn merged(answers: Vec<(NodeId, Result<Hot, PeerError>)>, by: HotOrder, limit: usize) -> HotOfCluster {
+    let mut shards: BTreeMap<ShardId, (Heat, Vec<NodeId>)> = BTreeMap::new();
+    let mut grains: BTreeMap<(ShardId, u32), (Heat, Vec<NodeId>)> = BTreeMap::new();
+    let (mut half_life_s, mut unanswered) = (0, Vec::new());
+    for (node, answer) in answers {
+        let Ok(hot) = answer else {
+            unanswered.push(node);
+            continue;
+        };
+        half_life_s = half_life_s.max(hot.half_life_s);
+        for HotShard { shard, heat } in hot.shards {
+            let (sum, nodes) = shards.entry(shard).or_default();
+            *sum = sum.plus(heat);
+            nodes.push(node.clone());
+        }
+        for HotGrain { shard, first_row, heat } in hot.grains {
+            let (sum, nodes) = grains.entry((shard, first_row)).or_default();
+            *sum = sum.plus(heat);
+            nodes.push(node.clone());
+        }
+    }
+    let mut shards: Vec<_> = shards
+        .into_iter()
+        .map(|(shard, (heat, nodes))| Hosted { what: HotShard { shard, heat }, nodes })
+        .collect();
+    let mut grains: Vec<_> = grains
+        .into_iter()
+        .map(|((shard, first_row), (heat, nodes))| Hosted {
+            what: HotGrain { shard, first_row, heat },
+            nodes,
+        })
+        .collect();
+    shards.sort_by(|one, other| other.what.heat.by(by).total_cmp(&one.what.heat.by(by)));
+    grains.sort_by(|one, other| other.what.heat.by(by).total_cmp(&one.what.heat.by(by)));
+    shards.truncate(limit);
+    grains.truncate(limit);
+    HotOfCluster { half_life_s, shards, grains, unanswered }
+}
+
+/// The rights of the client.
+#[derive(Serialize, ToSchema)]
+pub(super) struct OwnAccess {
+    /// Whether this node requires tokens.
+    required: bool,
+    /// The role of the token; none where none is required: everybody may do everything then.
+    role: Option<Role>,
+    /// Its datasets; none: all.
+    #[schema(value_type = Option<Vec<schema::DatasetName>>)]
+    datasets: Option<Vec<DatasetName>>,
+}
+
+/// The rights of the token that the request shows
+#[utoipa::path(get, path = "/v1/access", tag = "access", operation_id = "own_access",
+    responses((status = 200, description = "The rights", body = OwnAccess)))]
+pub(super) async fn access(state: State, Bearer(grant): Bearer) -> Answer {
+    let required = state.api.access.is_required();
+    let record = grant.map(|grant| grant.record);
+    let role = record.as_ref().map(|record| record.role);
+    let datasets = record.and_then(|record| record.datasets.names());
+    json(&OwnAccess { required, role, datasets })
+}
+
+/// The answer of a node, passed on as it is.
+async fn ask(state: &State, node: &NodeId, look: Look) -> Answer {
+    let is_known = state.api.engine.node_states().iter().any(|state| state.record.id == *node);
+    if !is_known && *node != state.api.node.id {
+        return Err(not_found(format!("there is no live node {node}")));
+    }
+    let answer: Bytes = state.api.observer.ask(node, look).await.map_err(|error| {
+        // Another release does not know the question.
+        let kind = match Kind::from(&error) {
+            Kind::Malformed => Kind::Unavailable,
+            kind => kind,
+        };
+        Refusal::of(kind, error)
+    })?;
+    Ok(([(CONTENT_TYPE, "application/json")], answer).into_response())
+}
+
+/// A number from 1 to `most`; `usual` without one.
+fn within(wanted: Option<usize>, usual: usize, most: usize) -> Result<usize, Refusal> {
+    match wanted {
+        None => Ok(usual),
+        Some(number) if (1..=most).contains(&number) => Ok(number),
+        Some(number) => Err(bad_request(format!("{number} is not a number from 1 to {most}"))),
+    }
+}
