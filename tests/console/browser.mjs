@@ -14,8 +14,11 @@ export function launch() {
   });
 }
 
-/** A page at an address. `faults` has a line for each rule that it breaks: another host, the policy, an error. */
-export async function open(browser, url, { size = WIDE, dark = false, forgives = [] } = {}) {
+/**
+ * A page at an address. `faults` has a line for each rule that it breaks: another host, the policy, an error.
+ * With `hasClock` a test can stop and turn the page's clock: page.clock.
+ */
+export async function open(browser, url, { size = WIDE, dark = false, forgives = [], hasClock = false } = {}) {
   const context = await browser.newContext({
     viewport: size,
     colorScheme: dark ? 'dark' : 'light',
@@ -25,6 +28,7 @@ export async function open(browser, url, { size = WIDE, dark = false, forgives =
     serviceWorkers: 'block',
   });
   const page = await context.newPage();
+  if (hasClock) await page.clock.install();
   const faults = [];
   const own = new URL(url).origin;
   page.on('request', (request) => {

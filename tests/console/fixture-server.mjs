@@ -35,6 +35,8 @@ export class FixtureServer {
     this.sockets = new Set();
     this.revision = 100;
     this.events = [];
+    /** Files of the page that wait for a promise. */
+    this.held = new Map();
   }
 
   async start(port = this.port ?? 0) {
@@ -72,7 +74,9 @@ export class FixtureServer {
   interrupt(event) {
     for (const follower of this.followers) {
       follower.write(`event: ${event}\ndata: list the entries, then follow the changes\n\n`);
-      if (event === 'lagged') follower.end();
+      if (event !== 'lagged') continue;
+      follower.end();
+      this.followers.delete(follower);
     }
   }
 
@@ -110,6 +114,7 @@ export class FixtureServer {
 
   async file(path, send) {
     const name = path === '/' ? 'index.html' : path.slice(1);
+    await this.held.get(name);
     if (!/^[\w.]+$/.test(name)) throw new Problem('not-found', `there is nothing at ${path}`);
     const bytes = await readFile(join(DIST, name)).catch(() => {
       throw new Problem('not-found', `there is nothing at ${path}`);

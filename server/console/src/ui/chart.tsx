@@ -4,7 +4,7 @@ import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type uPlot from 'uplot';
 import { clock, NONE } from '../format';
 import { downsample, type Points, summary } from '../series';
-import { useStore } from '../store';
+import { Store, useStore } from '../store';
 import { theme } from '../theme';
 import { cut, visible } from '../text';
 
@@ -34,28 +34,21 @@ const COLOURS = 8;
 const POWERS = Array.from({ length: 61 }, (_, power) => 2 ** power);
 
 type Library = typeof uPlot;
-let library: Library | undefined;
+const library = new Store<Library | undefined>(undefined);
+let loading: Promise<void> | undefined;
 
 /** The chart library, once it is there; charts are tables until then. */
 function useLibrary(): Library | undefined {
-  const [, redraw] = useState({});
   useEffect(() => {
-    if (library) return;
-    let isOver = false;
     // The build keeps it apart: see build.mjs.
     const file = './charts.js';
-    import(file).then(
-      (module: { default: Library }) => {
-        library = module.default;
-        if (!isOver) redraw({});
-      },
-      () => undefined,
+    loading ??= import(file).then(
+      (module: { default: Library }) => library.set(module.default),
+      // The next chart asks again.
+      () => void (loading = undefined),
     );
-    return () => {
-      isOver = true;
-    };
   }, []);
-  return library;
+  return useStore(library);
 }
 
 /** A colour of the style sheet as the canvas takes it. */
