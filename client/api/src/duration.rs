@@ -52,6 +52,31 @@ impl fmt::Display for Span {
 
 as_text!(Span);
 
+/// The unit that fits a length of time, in seconds, and its name.
+#[must_use]
+pub fn unit(seconds: f64) -> (f64, &'static str) {
+    match seconds {
+        s if s < 120.0 => (1.0, "s"),
+        s if s < 7200.0 => (60.0, "min"),
+        s if s < 172_800.0 => (3600.0, "h"),
+        _ => (86_400.0, "days"),
+    }
+}
+
+/// A length of time as a number of units; `None` if it is none, or too long to be of use.
+#[must_use]
+pub fn amount(seconds: f64, unit: f64) -> Option<String> {
+    let amount = seconds / unit;
+    (amount.is_finite() && (0.0..1e6).contains(&amount)).then(|| format!("{amount:.0}"))
+}
+
+/// A length of time in the unit that fits it, such as `18 min`.
+#[must_use]
+pub fn about(seconds: f64) -> String {
+    let (unit, name) = unit(seconds);
+    amount(seconds, unit).map_or_else(|| "?".to_owned(), |amount| format!("{amount} {name}"))
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -78,6 +103,14 @@ mod tests {
         for odd in odd {
             assert_eq!(odd.parse::<Span>(), Err(BadSpan), "{odd}");
         }
+    }
+
+    #[test]
+    fn a_length_of_time_has_the_unit_that_fits() {
+        assert_eq!(
+            [0.0, 119.0, 120.0, 7200.0, 2e5, f64::NAN, 1e300].map(about),
+            ["0 s", "119 s", "2 min", "2 h", "2 days", "?", "?"]
+        );
     }
 
     proptest! {

@@ -174,6 +174,22 @@ pub struct RunRate {
     pub most: f64,
 }
 
+impl RunRate {
+    /// Between both.
+    #[must_use]
+    pub fn middle(&self) -> f64 {
+        f64::midpoint(self.least, self.most)
+    }
+}
+
+impl Reader {
+    /// Samples of its epoch that no rank has read.
+    #[must_use]
+    pub fn samples_left(&self) -> u64 {
+        self.epoch_samples.saturating_sub(self.position)
+    }
+}
+
 /// The traffic to a store and back, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -26,7 +26,7 @@ fn newest() -> u32 {
 /// The version of a chain's JSON; [`VERSION`] if it names none.
 ///
 /// # Errors
-/// If it is no JSON object, or its version is no number.
+/// The document is not a JSON object, or its version is not a number.
 pub fn version(json: &str) -> serde_json::Result<u32> {
     serde_json::from_str(json).map(|Versioned { version }| version)
 }

@@ -1,22 +1,19 @@
 //! Views of the cluster for people: the overview, lists of nodes, and the answers of any node about itself.
 
-use std::collections::BTreeMap;
-
 use axum::body::Bytes;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
-use shardd_api::hot::{Heat, Hot, HotGrain, HotOrder, HotShard};
+use shardd_api::hot::{Hot, HotOfCluster, HotOrder};
 use shardd_api::node::NodeId;
-use shardd_api::overview::Overview;
+use shardd_api::overview::OverviewHere;
 use shardd_api::overview::rows::{NodeRows, RowOrder};
 use shardd_api::problem::Kind;
 use shardd_api::schema;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
-use shardd_engine::peers::PeerError;
-use shardfmt::{DatasetName, ShardId};
+use shardfmt::DatasetName;
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::{Bearer, Datasets};
@@ -36,18 +33,6 @@ const LONGEST_NAME: usize = 40;
 /// How many nodes are asked at once for their hot shards.
 const ASKED_AT_ONCE: usize = 64;
 
-/// A view of the cluster, and who gives it.
-#[derive(Serialize, ToSchema)]
-pub(super) struct OverviewHere {
-    /// The node that answers.
-    node: NodeId,
-    /// Its release.
-    release: &'static str,
-    /// The view.
-    #[serde(flatten)]
-    overview: Overview,
-}
-
 /// Whether training waits for data, and what is wrong with the cluster
 ///
 /// In which stage it waits, on which rank, since when, and when the epoch will be done; and each fault with its cause and its
@@ -57,7 +42,11 @@ pub(super) struct OverviewHere {
 pub(super) async fn overview(state: State, seen: Datasets) -> Answer {
     seen.check_all()?;
     let overview = state.api.observer.overview().await;
-    json(&OverviewHere { node: state.api.node.id.clone(), release: env!("CARGO_PKG_VERSION"), overview })
+    json(&OverviewHere {
+        node: state.api.node.id.clone(),
+        release: env!("CARGO_PKG_VERSION").to_owned(),
+        overview,
+    })
 }
 
 /// Which rows of a list of nodes are wanted.
@@ -163,30 +152,6 @@ pub(super) async fn hot_of_node(
     ask(&state, &node, look).await
 }
 
-/// The shards and grains that the cluster's nodes are asked for most.
-#[derive(Serialize, ToSchema)]
-pub(super) struct HotOfCluster {
-    /// After how many seconds a read counts half.
-    half_life_s: u64,
-    /// The shards, with the nodes that were asked.
-    shards: Vec<Hosted<HotShard>>,
-    /// The grains.
-    grains: Vec<Hosted<HotGrain>>,
-    /// Nodes that did not answer, and are missing here.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    unanswered: Vec<NodeId>,
-}
-
-/// Something hot, and where.
-#[derive(Serialize, ToSchema)]
-pub(super) struct Hosted<T> {
-    /// What.
-    #[serde(flatten)]
-    what: T,
-    /// The nodes that were asked for it.
-    nodes: Vec<NodeId>,
-}
-
 /// The shards and grains that nodes are asked for most, over all nodes
 #[utoipa::path(get, path = "/v1/hot", tag = "cluster", operation_id = "hot", params(WantedHot),
     responses((status = 200, description = "Shards and grains", body = HotOfCluster)))]
@@ -194,56 +159,22 @@ pub(super) async fn hot(state: State, seen: Datasets, ValidQuery(wanted): ValidQ
     seen.check_all()?;
     let limit = within(wanted.limit, ROWS, MOST_HOT)?;
     let observer = &state.api.observer;
-    let nodes = state.api.engine.node_states().into_iter().map(|state| state.record.id);
-    let answers: Vec<(NodeId, Result<Hot, PeerError>)> = stream::iter(nodes)
+    let asked: Vec<Result<Hot, NodeId>> = stream::iter(state.api.engine.live_nodes())
         .map(async |node| {
             let hot = observer.ask_for(&node, Look::Hot { by: wanted.by, limit }).await;
-            (node, hot)
+            hot.map_err(|_| node)
         })
         .buffered(ASKED_AT_ONCE)
         .collect()
         .await;
-    json(&merged(answers, wanted.by, limit))
-}
-
-/// Adds up what nodes say of the same shards and grains.
-fn merged(answers: Vec<(NodeId, Result<Hot, PeerError>)>, by: HotOrder, limit: usize) -> HotOfCluster {
-    let mut shards: BTreeMap<ShardId, (Heat, Vec<NodeId>)> = BTreeMap::new();
-    let mut grains: BTreeMap<(ShardId, u32), (Heat, Vec<NodeId>)> = BTreeMap::new();
-    let (mut half_life_s, mut unanswered) = (0, Vec::new());
-    for (node, answer) in answers {
-        let Ok(hot) = answer else {
-            unanswered.push(node);
-            continue;
-        };
-        half_life_s = half_life_s.max(hot.half_life_s);
-        for HotShard { shard, heat } in hot.shards {
-            let (sum, nodes) = shards.entry(shard).or_default();
-            *sum = sum.plus(heat);
-            nodes.push(node.clone());
-        }
-        for HotGrain { shard, first_row, heat } in hot.grains {
-            let (sum, nodes) = grains.entry((shard, first_row)).or_default();
-            *sum = sum.plus(heat);
-            nodes.push(node.clone());
+    let (mut answers, mut unanswered) = (Vec::new(), Vec::new());
+    for answer in asked {
+        match answer {
+            Ok(hot) => answers.push(hot),
+            Err(node) => unanswered.push(node),
         }
     }
-    let mut shards: Vec<_> = shards
-        .into_iter()
-        .map(|(shard, (heat, nodes))| Hosted { what: HotShard { shard, heat }, nodes })
-        .collect();
-    let mut grains: Vec<_> = grains
-        .into_iter()
-        .map(|((shard, first_row), (heat, nodes))| Hosted {
-            what: HotGrain { shard, first_row, heat },
-            nodes,
-        })
-        .collect();
-    shards.sort_by(|one, other| other.what.heat.by(by).total_cmp(&one.what.heat.by(by)));
-    grains.sort_by(|one, other| other.what.heat.by(by).total_cmp(&one.what.heat.by(by)));
-    shards.truncate(limit);
-    grains.truncate(limit);
-    HotOfCluster { half_life_s, shards, grains, unanswered }
+    json(&HotOfCluster::merged(answers, unanswered, wanted.by, limit))
 }
 
 /// The rights of the client.
@@ -271,8 +202,7 @@ pub(super) async fn access(state: State, Bearer(grant): Bearer) -> Answer {
 
 /// The answer of a node, passed on as it is.
 async fn ask(state: &State, node: &NodeId, look: Look) -> Answer {
-    let is_known = state.api.engine.node_states().iter().any(|state| state.record.id == *node);
-    if !is_known && *node != state.api.node.id {
+    if *node != state.api.node.id && !state.api.engine.live_nodes().contains(node) {
         return Err(not_found(format!("there is no live node {node}")));
     }
     let answer: Bytes = state.api.observer.ask(node, look).await.map_err(|error| {

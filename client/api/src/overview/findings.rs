@@ -4,6 +4,7 @@ use shardfmt::ByteSize;
 
 use super::{EXPOSED, Finding, NodeReport, Observed, RunOverview, Severity};
 use crate::drain::Drain;
+use crate::duration::about;
 use crate::health::{Ailment, HealthIssue};
 use crate::loop_time::Stage;
 use crate::machine::{Directory, DiskStatus, Forecast};
@@ -333,16 +334,6 @@ fn disk_fills(id: &NodeId, disk: &DiskStatus, status: &NodeStatus) -> Option<Fin
 fn span(full: &Forecast) -> String {
     let Forecast { in_s, earliest_s, latest_s } = *full;
     format!("in {} ({} to {})", about(in_s), about(earliest_s), about(latest_s))
-}
-
-/// A time in its largest unit.
-fn about(seconds: f64) -> String {
-    match seconds {
-        s if s < 120.0 => format!("{s:.0} s"),
-        s if s < 7200.0 => format!("{:.0} min", s / 60.0),
-        s if s < 172_800.0 => format!("{:.0} h", s / 3600.0),
-        s => format!("{:.0} days", s / 86_400.0),
-    }
 }
 
 fn cache_too_small(id: &NodeId, status: &NodeStatus) -> Option<Finding> {

@@ -75,6 +75,19 @@ pub struct Overview {
     pub totals: Totals,
 }
 
+/// A view of a cluster, and the node that gives it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OverviewHere {
+    /// The node.
+    pub node: NodeId,
+    /// Its release.
+    pub release: String,
+    /// The view.
+    #[serde(flatten)]
+    pub overview: Overview,
+}
+
 /// Nodes by state; one may be in several.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -207,6 +220,18 @@ pub enum Severity {
     Warning,
     /// Training stops, or data is in danger.
     Critical,
+}
+
+impl Severity {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        }
+    }
 }
 
 /// Something that is wrong.

@@ -67,6 +67,20 @@ pub struct RowNumbers {
     pub certificate_ends: Option<u64>,
 }
 
+impl RowNumbers {
+    /// The part of its cache that is in use.
+    #[must_use]
+    pub fn cache_share(&self) -> f64 {
+        part(self.cache_used_bytes, self.cache_limit_bytes)
+    }
+
+    /// The part of its disk that is in use; 1 if it does not say.
+    #[must_use]
+    pub fn disk_share(&self) -> f64 {
+        1.0 - part(self.disk_free_bytes, self.disk_size_bytes)
+    }
+}
+
 /// The state of a node in a list, the best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -104,6 +118,21 @@ pub enum RowOrder {
     Processors,
 }
 
+impl RowOrder {
+    /// Its name in requests.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            RowOrder::Name => "name",
+            RowOrder::State => "state",
+            RowOrder::Cache => "cache",
+            RowOrder::Disk => "disk",
+            RowOrder::Origin => "origin",
+            RowOrder::Processors => "processors",
+        }
+    }
+}
+
 /// Rows of a list of nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -136,12 +165,8 @@ impl NodeRows {
         match order {
             RowOrder::Name => {}
             RowOrder::State => rows.sort_by_key(|row| std::cmp::Reverse(row.state)),
-            RowOrder::Cache => {
-                descending(&mut rows, |row| number(row, |of| part(of.cache_used_bytes, of.cache_limit_bytes)))
-            }
-            RowOrder::Disk => descending(&mut rows, |row| {
-                number(row, |of| 1.0 - part(of.disk_free_bytes, of.disk_size_bytes))
-            }),
+            RowOrder::Cache => descending(&mut rows, |row| number(row, RowNumbers::cache_share)),
+            RowOrder::Disk => descending(&mut rows, |row| number(row, RowNumbers::disk_share)),
             RowOrder::Origin => descending(&mut rows, |row| number(row, |of| of.origin_bytes as f64)),
             RowOrder::Processors => descending(&mut rows, |row| number(row, |of| of.processors)),
         }

@@ -44,9 +44,9 @@ fn of_run(run: &RunId, ranks: &BTreeMap<u32, (&NodeId, &Reader)>, nodes: &[NodeR
     listed.sort_by(|one, other| exposed(other).total_cmp(&exposed(one)));
     let samples_per_second =
         (!listed.is_empty()).then(|| listed.iter().map(|rank| rank.samples_per_second).sum());
-    let left = ahead.epoch_samples.saturating_sub(ahead.position) as f64;
+    let left = ahead.samples_left() as f64;
     let epoch_ends = ahead.run_rate.filter(|rate| rate.least > 0.0).map(|rate| Forecast {
-        in_s: left / f64::midpoint(rate.least, rate.most),
+        in_s: left / rate.middle(),
         earliest_s: left / rate.most,
         latest_s: left / rate.least,
     });

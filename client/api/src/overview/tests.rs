@@ -5,6 +5,7 @@ use super::*;
 use crate::drain::{Drained, NodeState};
 use crate::exchange::{EpochCount, EpochExchange};
 use crate::health::{Ailment, HealthIssue, Measured};
+use crate::hot::HotOrder;
 use crate::loop_time::{LoopTime, RecentTime};
 use crate::machine::{Directory, DiskStatus};
 use crate::node::NodeRecord;
@@ -288,6 +289,21 @@ fn a_node_that_does_not_answer_is_counted_and_named() {
     let view = view(&nodes);
     assert_eq!(kinds(&view), ["node_unanswered"]);
     assert_eq!((view.nodes.unanswered, view.runs[0].ranks), (1, 3));
+}
+
+#[test]
+fn orders_and_severities_have_one_name() {
+    let json = |value: serde_json::Result<serde_json::Value>| value.expect("a name");
+    use RowOrder::{Cache, Disk, Name, Origin, Processors, State};
+    for order in [Name, State, Cache, Disk, Origin, Processors] {
+        assert_eq!(json(serde_json::to_value(order)), order.name());
+    }
+    for order in [HotOrder::Reads, HotOrder::Bytes, HotOrder::Misses, HotOrder::Latency] {
+        assert_eq!(json(serde_json::to_value(order)), order.name());
+    }
+    for severity in [Severity::Info, Severity::Warning, Severity::Critical] {
+        assert_eq!(json(serde_json::to_value(severity)), severity.name());
+    }
 }
 
 #[test]

@@ -4,12 +4,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use shardd_api::duration;
 use shardd_api::hot::HotOrder;
+use shardd_api::overview::OverviewHere;
 use shardd_api::overview::rows::NodeRows;
 use shardd_api::protocol::Health;
 use shardd_store::connect::Servers;
 use shardd_store::http::{HttpClient, HttpError};
 
-use super::state::{HotRows, Seen, Trouble, View, Window, order_of_nodes, order_of_shards};
+use super::state::{HotRows, Seen, Trouble, Window};
 use crate::addresses::{Addresses, reason};
 use crate::failure::Failure;
 
@@ -33,7 +34,7 @@ pub(super) struct Question {
 pub(super) struct News {
     server: String,
     at: u64,
-    view: Option<View>,
+    view: Option<OverviewHere>,
     rows: NodeRows,
     window: Window,
     hot: Option<(HotOrder, HotRows)>,
@@ -103,7 +104,7 @@ fn ask(http: &HttpClient, server: &str, question: &Question) -> Result<News, Htt
     let rows = get(http, server, &rows_path(&window))?;
     let hot = match question.hot {
         Some((order, limit)) => {
-            Some((order, get(http, server, &format!("/v1/hot?by={}&limit={limit}", order_of_shards(order)))?))
+            Some((order, get(http, server, &format!("/v1/hot?by={}&limit={limit}", order.name()))?))
         }
         None => None,
     };
@@ -116,7 +117,7 @@ fn get<T: DeserializeOwned>(http: &HttpClient, server: &str, path: &str) -> Resu
 
 fn rows_path(window: &Window) -> String {
     let Window { order, search, offset, limit } = window;
-    let (order, search) = (order_of_nodes(*order), encoded(search));
+    let (order, search) = (order.name(), encoded(search));
     format!("/v1/cluster/nodes?order={order}&search={search}&offset={offset}&limit={limit}")
 }
 

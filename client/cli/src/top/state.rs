@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use shardd_api::hot::{HotOrder, HotShard};
+use shardd_api::hot::{Hosted, HotOrder, HotShard};
 use shardd_api::node::NodeId;
 use shardd_api::overview::rows::{NodeRows, RowOrder};
-use shardd_api::overview::{Overview, RunOverview, Severity};
+use shardd_api::overview::{OverviewHere, RunOverview};
 
 /// The intervals that + and - choose among, in seconds.
 const INTERVALS: [u64; 7] = [1, 2, 5, 10, 30, 60, 300];
@@ -78,31 +78,9 @@ impl Order {
     /// Its name in requests and on the screen.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Order::Nodes(order) => order_of_nodes(order),
-            Order::Shards(order) => order_of_shards(order),
+            Order::Nodes(order) => order.name(),
+            Order::Shards(order) => order.name(),
         }
-    }
-}
-
-/// The name of an order of nodes in requests.
-pub(super) fn order_of_nodes(order: RowOrder) -> &'static str {
-    match order {
-        RowOrder::Name => "name",
-        RowOrder::State => "state",
-        RowOrder::Cache => "cache",
-        RowOrder::Disk => "disk",
-        RowOrder::Origin => "origin",
-        RowOrder::Processors => "processors",
-    }
-}
-
-/// The name of an order of shards in requests.
-pub(super) fn order_of_shards(order: HotOrder) -> &'static str {
-    match order {
-        HotOrder::Reads => "reads",
-        HotOrder::Bytes => "bytes",
-        HotOrder::Misses => "misses",
-        HotOrder::Latency => "latency",
     }
 }
 
@@ -139,22 +117,8 @@ pub(super) struct Window {
     pub(super) limit: usize,
 }
 
-/// A view of the cluster, and the node that gave it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct View {
-    pub(super) node: NodeId,
-    pub(super) release: String,
-    #[serde(flatten)]
-    pub(super) overview: Overview,
-}
-
 /// A shard and the nodes that were asked for it.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
-pub(super) struct HotRow {
-    #[serde(flatten)]
-    pub(super) what: HotShard,
-    pub(super) nodes: Vec<NodeId>,
-}
+pub(super) type HotRow = Hosted<HotShard>;
 
 /// The shards that nodes are asked for most.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -170,7 +134,7 @@ pub(super) struct Seen {
     pub(super) server: String,
     /// When, in seconds since 1970 by the clock here.
     pub(super) at: u64,
-    pub(super) view: View,
+    pub(super) view: OverviewHere,
     /// The rows of a window.
     pub(super) rows: NodeRows,
     /// The window that they are of.
@@ -277,7 +241,7 @@ impl State {
             let about =
                 [finding.node.as_ref().map(NodeId::as_str), finding.run.as_ref().map(|run| run.as_str())];
             let texts = [
-                severity(finding.severity),
+                finding.severity.name(),
                 finding.kind.as_str(),
                 finding.title.as_str(),
                 finding.cause.as_str(),
@@ -369,15 +333,6 @@ impl State {
     pub(super) fn begin(&mut self) {
         let cursor = self.cursor_mut();
         (cursor.selected, cursor.top) = (0, 0);
-    }
-}
-
-/// How bad a finding is, in a word.
-pub(super) fn severity(severity: Severity) -> &'static str {
-    match severity {
-        Severity::Info => "info",
-        Severity::Warning => "warning",
-        Severity::Critical => "critical",
     }
 }
 

@@ -539,7 +539,8 @@ impl Engine {
         self.runs.states.lock().expect("no panic while held").get(id).cloned()
     }
 
-    pub(crate) fn live_nodes(&self) -> BTreeSet<NodeId> {
+    /// The live nodes that this node knows, itself too.
+    pub fn live_nodes(&self) -> BTreeSet<NodeId> {
         self.watched.nodes.borrow().keys().cloned().collect()
     }
 

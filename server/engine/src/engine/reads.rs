@@ -38,7 +38,7 @@ impl Default for Reads {
 }
 
 impl Reads {
-    /// A rank asks for these grains.
+    /// Notes which of the grains that a rank asks for are in the cache.
     pub(super) fn begin(&self, run: &RunState, cache: &Cache, grains: &[GrainNo]) -> Reading {
         let look = |grain: &GrainNo| {
             let key = run.key(*grain);
@@ -47,7 +47,7 @@ impl Reads {
         Reading { began: Instant::now(), grains: grains.iter().map(look).collect() }
     }
 
-    /// It has them, with so many bytes each.
+    /// The rank is given them; `lengths` are their bytes, in order.
     pub(super) fn end(&self, reading: Reading, lengths: impl Iterator<Item = u32>) {
         if reading.grains.is_empty() {
             return;

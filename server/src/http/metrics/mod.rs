@@ -374,7 +374,7 @@ pub(super) async fn metrics(state: State) -> Answer {
     if let Some(metadata) = &status.metadata {
         snapshot.metadata(metadata);
     }
-    snapshot.cluster(state.api.engine.node_states().len(), state.api.engine.lost_nodes().len());
+    snapshot.cluster(state.api.engine.live_nodes().len(), state.api.engine.lost_nodes().len());
     snapshot.metastore(&state.api.times);
     snapshot.process();
     let followers = state.events.followers();

@@ -34,8 +34,7 @@ impl Snapshot {
         self.gauges("shardd_rank_samples_per_second", "Samples that a rank takes per second, lately", recent);
         let left = ranks().filter_map(|reader| {
             let rate = reader.run_rate.filter(|rate| rate.least + rate.most > 0.0)?;
-            let left = reader.epoch_samples.saturating_sub(reader.position) as f64;
-            Some((labels(reader), left / f64::midpoint(rate.least, rate.most)))
+            Some((labels(reader), reader.samples_left() as f64 / rate.middle()))
         });
         self.gauges(
             "shardd_rank_epoch_remaining_seconds",

@@ -10,7 +10,6 @@ mod words;
 use ratatui::Frame;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
-use shardd_api::hot::HotOrder;
 use shardd_api::overview::rows::{NodeRow, RowOrder};
 use shardd_api::overview::{Finding, Severity};
 use shardfmt::ByteSize;
@@ -20,7 +19,7 @@ pub(super) use self::layout::{has_rows, layout, page, scroll, window};
 use self::paint::{Brush, Table, Tone, columns, heading, select};
 use self::verdict::verdict;
 use self::words::time;
-use super::state::{Mode, Pane, State, severity};
+use super::state::{Mode, Pane, State};
 use crate::human::count;
 
 /// Draws a frame.
@@ -182,12 +181,7 @@ fn draw_pane(state: &State, pane: Pane, area: Rect, brush: &mut Brush<'_>) {
             has_focus: has_focus(state, pane),
             name: tables::shard_name,
             columns: &tables::SHARDS,
-            sorted_by: Some(match state.seen.hot_order {
-                HotOrder::Reads => "reads",
-                HotOrder::Bytes => "bytes",
-                HotOrder::Misses => "misses",
-                HotOrder::Latency => "latency",
-            }),
+            sorted_by: Some(state.seen.hot_order.name()),
             rows: rows(state, pane, area, &state.shards()),
             selected: selected(state, pane),
         }
@@ -281,7 +275,7 @@ fn draw_finding(finding: &Finding, is_open: bool, line: Rect, brush: &mut Brush<
         Severity::Warning => Tone::Warning,
         Severity::Info => Tone::Usual,
     };
-    brush.text(line.x + 2, line.y, 8, severity(finding.severity), tone);
+    brush.text(line.x + 2, line.y, 8, finding.severity.name(), tone);
     let x = line.x + 2 + 8 + 1;
     let x = brush.text(x, line.y, line.right() - x, &finding.title, Tone::Strong);
     if !is_open && x + 2 < line.right() {

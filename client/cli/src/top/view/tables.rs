@@ -1,11 +1,12 @@
 //! The columns of runs, nodes and shards.
 
+use shardd_api::duration::about;
 use shardd_api::overview::rows::{NodeRow, RowNumbers, RowState};
 use shardd_api::overview::{EXPOSED, RankOverview, RunOverview};
 use shardfmt::ByteSize;
 
 use super::paint::{Column, Tone, Toned};
-use super::words::{bar, forecast, part, range, rate, share, span, stages, time};
+use super::words::{bar, forecast, part, range, rate, share, stages, time};
 use crate::human::count;
 use crate::top::state::HotRow;
 
@@ -168,7 +169,7 @@ fn state(node: &NodeRow) -> Toned {
 }
 
 fn cache(node: &NodeRow) -> Toned {
-    numbers(node, |of| usual(share(part(of.cache_used_bytes, of.cache_limit_bytes))))
+    numbers(node, |of| usual(share(of.cache_share())))
 }
 
 /// How much of the disk is in use.
@@ -177,7 +178,7 @@ fn disk(node: &NodeRow) -> Toned {
         if of.disk_size_bytes == 0 {
             return none();
         }
-        let used = 1.0 - part(of.disk_free_bytes, of.disk_size_bytes);
+        let used = of.disk_share();
         let tone = match used {
             used if used > FILLED.1 => Tone::Critical,
             used if used > FILLED.0 => Tone::Warning,
@@ -237,7 +238,7 @@ fn latency(row: &HotRow) -> Toned {
     row.what.heat.miss_seconds.filter(|seconds| seconds.is_finite()).map_or_else(none, |seconds| {
         usual(match seconds {
             seconds if seconds < 1.0 => format!("{:.1} ms", seconds * 1e3),
-            seconds => span(seconds),
+            seconds => about(seconds),
         })
     })
 }

@@ -1,8 +1,9 @@
 //! Whether training is held up by data, in a sentence.
 
+use shardd_api::duration::about;
 use shardd_api::overview::{EXPOSED, Overview, RunOverview, RunWaits};
 
-use super::words::{forecast, share, span, time};
+use super::words::{forecast, share, time};
 
 /// The first line of the screen.
 pub(super) struct Verdict {
@@ -43,7 +44,7 @@ pub(super) fn verdict(overview: &Overview) -> Verdict {
             let stage = found.stage.map_or_else(String::new, |stage| format!(" for {}", stage.name()));
             let alone = if found.is_straggler { " alone" } else { "" };
             let since = found.since.map_or_else(String::new, |since| {
-                let ago = span(overview.at.saturating_sub(since) as f64);
+                let ago = about(overview.at.saturating_sub(since) as f64);
                 format!(" since {} UTC ({ago})", time(since))
             });
             Verdict {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use shardd_api::duration::{about, amount, unit};
 use shardd_api::loop_time::Stage;
 use shardd_api::machine::Forecast;
 
@@ -30,12 +31,6 @@ pub(super) fn rate(per_second: f64) -> String {
     }
 }
 
-/// A time in its largest unit.
-pub(super) fn span(seconds: f64) -> String {
-    let (unit, name) = unit(seconds);
-    amount(seconds, unit).map_or_else(|| "?".to_owned(), |amount| format!("{amount} {name}"))
-}
-
 /// The earliest and the latest moment, in the unit of the latter: `15-22 min`.
 pub(super) fn range(forecast: &Forecast) -> String {
     let (unit, name) = unit(forecast.latest_s);
@@ -49,24 +44,10 @@ pub(super) fn range(forecast: &Forecast) -> String {
 
 /// A moment with its range: `18 min (15-22 min)`.
 pub(super) fn forecast(forecast: &Forecast) -> String {
-    match (span(forecast.in_s), range(forecast)) {
+    match (about(forecast.in_s), range(forecast)) {
         (likely, range) if likely == range => likely,
         (likely, range) => format!("{likely} ({range})"),
     }
-}
-
-fn unit(seconds: f64) -> (f64, &'static str) {
-    match seconds {
-        s if s < 120.0 => (1.0, "s"),
-        s if s < 7200.0 => (60.0, "min"),
-        s if s < 172_800.0 => (3600.0, "h"),
-        _ => (86_400.0, "days"),
-    }
-}
-
-fn amount(seconds: f64, unit: f64) -> Option<String> {
-    let amount = seconds / unit;
-    (amount.is_finite() && (0.0..1e6).contains(&amount)).then(|| format!("{amount:.0}"))
 }
 
 /// The time of day in UTC: `14:02:11`.
@@ -113,10 +94,6 @@ mod tests {
     fn numbers_fit_their_columns() {
         assert_eq!([0.0, 0.004, 0.41, 1.0, f64::NAN].map(share), ["0 %", "<1 %", "41 %", "100 %", "?"]);
         assert_eq!([0.0, 9.94, 12_345.6, f64::INFINITY].map(rate), ["0.0/s", "9.9/s", "12,345/s", "?"]);
-        assert_eq!(
-            [0.0, 119.0, 120.0, 7200.0, 2e5, f64::NAN, 1e300].map(span),
-            ["0 s", "119 s", "2 min", "2 h", "2 days", "?", "?"]
-        );
         assert_eq!(time(1_790_000_000), "14:13:20");
         assert_eq!(time(u64::MAX), "?");
     }

@@ -138,7 +138,7 @@ impl Ranks {
     /// The ranks of which was heard here, in their order; an epoch has `samples`.
     pub(crate) fn readers(&self, run: &RunId, samples: u64) -> Vec<Reader> {
         let transports = self.transports.lock().expect("no panic while held").clone();
-        let paces = self.paces.lock().expect("no panic while held").clone();
+        let paces = self.paces.lock().expect("no panic while held");
         let at = Instant::now();
         let reader = |(rank, (epoch, position)): (&u32, &(u32, u64))| {
             let pace = paces.get(rank);
