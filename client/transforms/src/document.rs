@@ -51,7 +51,22 @@ pub fn operation<'de, D: Deserializer<'de>>(from: D) -> Result<(String, Argument
 /// # Errors
 /// A text that names the operation and the argument that it does not have.
 pub fn with_arguments<T: DeserializeOwned>(name: &str, arguments: Arguments) -> Result<T, String> {
+    if let Some(number) = arguments.values().find_map(too_large) {
+        return Err(format!("{name}: {number} is too large: the largest number is {:e}", f32::MAX));
+    }
     serde_json::from_value(Json::Object(arguments)).map_err(|error| format!("{name}: {error}"))
+}
+
+/// A number that 32 bits hold only as infinity, which JSON does not have.
+fn too_large(value: &Json) -> Option<&serde_json::Number> {
+    match value {
+        Json::Number(number) => {
+            Some(number).filter(|number| number.as_f64().is_none_or(|value| (value as f32).is_infinite()))
+        }
+        Json::Array(elements) => elements.iter().find_map(too_large),
+        Json::Object(members) => members.values().find_map(too_large),
+        Json::Null | Json::Bool(_) | Json::String(_) => None,
+    }
 }
 
 /// Writes an operation as a call in Python.
@@ -101,4 +116,21 @@ pub fn choose(probabilities: &[f64], number: f64) -> usize {
         number < below
     });
     chosen.unwrap_or(probabilities.len() - 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Chain;
+
+    #[test]
+    fn a_number_beyond_32_bits_is_refused_wherever_it_stands() {
+        for fill in ["1e39", "[1, -1e39, 3]"] {
+            let json = format!(r#"[{{"type": "RandomRotation", "degrees": 30, "fill": {fill}}}]"#);
+            let refused = json.parse::<Chain>().expect_err("it has no JSON of its own").to_string();
+            assert!(refused.contains("is too large"), "{refused}");
+        }
+        let largest = r#"[{"type": "RandomRotation", "degrees": 30, "fill": 3.4028234e38}]"#;
+        let chain: Chain = largest.parse().expect("a number of 32 bits");
+        assert_eq!(chain.to_json().parse::<Chain>().expect("its own JSON"), chain);
+    }
 }
