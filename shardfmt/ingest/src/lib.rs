@@ -81,6 +81,7 @@ pub use self::kind::Kind;
 pub use self::progress::{NoProgress, Progress};
 pub use self::read::Ingest;
 pub use self::source::Source;
+pub use self::source::tfrecord::frame::tfrecord_frame;
 pub use self::tree::is_hidden;
 pub use self::work::private_directory;
 pub use self::write::Written;

@@ -32,7 +32,7 @@ mod picture;
 mod tars;
 mod text;
 mod text_column;
-mod tfrecord;
+pub(crate) mod tfrecord;
 mod tokens;
 mod unpack;
 mod webdataset;

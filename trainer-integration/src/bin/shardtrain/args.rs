@@ -28,6 +28,7 @@ use shardd_trainer::{NamePattern, Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
+use crate::event_file::LogTo;
 use crate::tls::TlsArgs;
 pub(crate) use values::{
     AllReduceName, AttentionName, LrDecayName, ModelName, OnBad, OptimizerName, Prepare, ReduceName, Rest,
@@ -334,6 +335,10 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
+    /// Log loss, learning rate, gradient norm and times of steps as event files of TensorBoard, in a folder of the run's name
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "tensorboard:DIR")]
+    pub(crate) log_to: Option<LogTo>,
+
     /// Write a trace of all ranks and their nodes, for Perfetto (ui.perfetto.dev); rank 0 writes it, all ranks need the flag
     #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) trace: Option<PathBuf>,
@@ -416,7 +421,7 @@ pub(crate) struct Args {
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
 /// ranks are in a record by themselves.
-const ELSEWHERE: [&str; 36] = [
+const ELSEWHERE: [&str; 37] = [
     "server",
     "store",
     "context",
@@ -445,6 +450,7 @@ const ELSEWHERE: [&str; 36] = [
     "no_audit",
     "report",
     "progress",
+    "log_to",
     "trace",
     "log_every_s",
     "launched_by",
@@ -593,9 +599,9 @@ impl Args {
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
         } else if self.checkpoint_every.is_some() && self.checkpoints.is_none() {
-            "--checkpoint-every is for those who give --checkpoints".to_owned()
+            "--checkpoint-every needs --checkpoints".to_owned()
         } else if self.record == Some(None) && self.checkpoints.is_none() {
-            "--record without a place is for those who give --checkpoints; say where: --record DIR".to_owned()
+            "--record needs a place: give --record DIR, or --checkpoints".to_owned()
         } else {
             return Ok(());
         };

@@ -7,6 +7,7 @@
 mod args;
 mod bench_comm;
 mod cli;
+mod event_file;
 mod expected;
 mod export;
 mod launch;

@@ -21,6 +21,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use crate::args::Args;
+use crate::event_file::{EventFile, LogTo};
 use crate::status::Status;
 
 /// A file that cannot be written.
@@ -201,6 +202,7 @@ impl<'a> Report<'a> {
 /// Writes a line after every step, one for people every few seconds, and a summary at the end.
 pub(crate) struct Observer {
     lines: Option<Box<dyn Write + Send>>,
+    events: Option<EventFile>,
     summarises: bool,
     /// The status line for people, and its interval.
     status: Option<(Status, Duration)>,
@@ -243,6 +245,13 @@ impl Observer {
             Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
             Some(path) => Some(Box::new(open(path).map_err(|source| refused(path, source))?)),
         };
+        let events = match &args.log_to {
+            Some(LogTo::TensorBoard(directory)) if args.rank == 0 => {
+                let created = EventFile::create(directory, args.run.as_str());
+                Some(created.map_err(|source| refused(directory, source))?)
+            }
+            _ => None,
+        };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let default = if io::stderr().is_terminal() { 10 } else { 0 };
         let apart =
@@ -250,7 +259,7 @@ impl Observer {
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
         let (told, epochs) = (Instant::now(), args.epochs);
-        Ok(Observer { lines, summarises, status, told, epochs, generation, reformed: None })
+        Ok(Observer { lines, events, summarises, status, told, epochs, generation, reformed: None })
     }
 
     /// The next line tells how the group was formed.
@@ -258,8 +267,23 @@ impl Observer {
         self.reformed = Some(reformed);
     }
 
+    /// Notes in the log which data the training reads.
+    pub(crate) fn describe(&mut self, facts: &[(&str, String)]) {
+        self.log(|events| events.describe(facts));
+    }
+
+    fn log(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) {
+        let Some(events) = &mut self.events else { return };
+        if let Err(error) = write(events) {
+            warn!(%error, "the log of TensorBoard can no longer be written; training continues");
+            self.events = None;
+        }
+    }
+
     /// A reader that goes away does not end the training.
     pub(crate) fn step(&mut self, progress: &Progress) {
+        let epochs = self.epochs;
+        self.log(|events| events.step(progress, epochs));
         if let Some((status, apart)) = &mut self.status {
             status.add(progress);
             if self.told.elapsed() >= *apart {
@@ -292,7 +316,11 @@ impl Observer {
         }
     }
 
-    pub(crate) fn finish(&self, report: &Report<'_>) {
+    pub(crate) fn finish(&mut self, report: &Report<'_>) {
+        if let Some((accuracy, loss)) = report.test_accuracy.zip(report.test_loss) {
+            let step = report.steps.saturating_sub(1);
+            self.log(|events| events.scalars(step, &[("test/accuracy", accuracy), ("test/loss", loss)]));
+        }
         if !self.summarises {
             return;
         }

@@ -274,6 +274,13 @@ impl<'a> Session<'a> {
             recording: self.recording.clone(),
         };
         let going_on = GoingOn { step: step.unwrap_or_default(), state };
+        observer.describe(&[
+            ("run", args.run.to_string()),
+            ("dataset", args.dataset.as_ref().map(ToString::to_string).unwrap_or_default()),
+            ("version", self.plan.document().version.to_string()),
+            ("plan", self.plan_id.to_string()),
+            ("virtual ranks", virtual_ranks.to_string()),
+        ]);
         let mut observe = |progress: Progress| {
             if let Some(formed) = goes_on(going_on, Some(&progress)) {
                 observer.note(formed.clone());

@@ -16,6 +16,19 @@ pub(super) fn length(head: [u8; HEAD]) -> Option<u64> {
     is_intact(length, checksum.try_into().ok()?).then(|| u64::from_le_bytes(*length))
 }
 
+/// A record as a file has it.
+///
+/// ```
+/// // The length, its checksum, the record, and its checksum.
+/// assert_eq!(shardd_ingest::tfrecord_frame(b"abc").len(), 8 + 4 + 3 + 4);
+/// ```
+#[must_use]
+pub fn tfrecord_frame(record: &[u8]) -> Vec<u8> {
+    let length = (record.len() as u64).to_le_bytes();
+    let (head, foot) = (masked(&length).to_le_bytes(), masked(record).to_le_bytes());
+    [&length[..], &head, record, &foot].concat()
+}
+
 /// Whether the bytes are those of the checksum.
 pub(super) fn is_intact(bytes: &[u8], checksum: [u8; FOOT]) -> bool {
     masked(bytes) == u32::from_le_bytes(checksum)

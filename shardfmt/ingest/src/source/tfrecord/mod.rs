@@ -4,7 +4,7 @@
 
 mod column;
 mod example;
-mod frame;
+pub(crate) mod frame;
 mod records;
 mod survey;
 mod wire;
