@@ -7,13 +7,14 @@ import { createServer } from 'node:http';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
+import { Datasets } from './datasets.mjs';
 import { Cluster } from './fixtures.mjs';
 
 export const DIST = fileURLToPath(new URL('../../server/console/dist/', import.meta.url));
 export const POLICY =
   "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:; media-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 export const TYPES = { html: 'text/html; charset=utf-8', js: 'text/javascript; charset=utf-8', css: 'text/css; charset=utf-8', txt: 'text/plain; charset=utf-8' };
-const TITLES = { malformed: [400, 'malformed request'], unauthorized: [401, 'unauthorized'], forbidden: [403, 'forbidden'], 'not-found': [404, 'not found'], unavailable: [503, 'unavailable'], 'method-not-allowed': [405, 'method not allowed'] };
+const TITLES = { malformed: [400, 'malformed request'], 'too-many': [429, 'too many'], invalid: [422, 'invalid'], unauthorized: [401, 'unauthorized'], forbidden: [403, 'forbidden'], 'not-found': [404, 'not found'], unavailable: [503, 'unavailable'], 'method-not-allowed': [405, 'method not allowed'] };
 const ROLES = ['read', 'write', 'admin'];
 
 class Problem extends Error {
@@ -27,6 +28,7 @@ export class FixtureServer {
   /** `tokens` are `{ secret: { role, datasets } }`; with none the node requires none. `prefix` is a path as a proxy has it. */
   constructor({ scenario = 'healthy', tokens, prefix = '' } = {}) {
     this.cluster = new Cluster(scenario);
+    this.datasets = new Datasets(scenario);
     this.tokens = tokens;
     this.prefix = prefix;
     this.requests = [];
@@ -96,12 +98,14 @@ export class FixtureServer {
       const path = url.pathname.slice(this.prefix.length);
       if (this.delay) await new Promise((over) => setTimeout(over, this.delay));
       if (!path.startsWith('/v1/')) return await this.file(path, send);
+      if (this.busy?.(path)) throw new Problem('too-many', 'as many lookups as may be are under way');
       const role = this.check(request, path);
       if (path === '/v1/events') return this.follow(request, response, role);
       const chunks = [];
       for await (const chunk of request) chunks.push(chunk);
       const body = chunks.length > 0 ? JSON.parse(Buffer.concat(chunks).toString()) : undefined;
-      const { status = 200, json, headers = {} } = this.route(request.method, path, url.searchParams, body, role);
+      const { status = 200, json, bytes, headers = {} } = this.route(request.method, path, url.searchParams, body, role);
+      if (bytes !== undefined) return send(status, headers, bytes);
       send(status, json === undefined ? headers : { 'content-type': 'application/json', ...headers }, json === undefined ? '' : JSON.stringify(json));
     } catch (error) {
       if (error.code === 'ECONNRESET') return;
@@ -149,7 +153,7 @@ export class FixtureServer {
   route(method, path, query, body, grant) {
     const parts = path.slice('/v1/'.length).split('/').map(decodeURIComponent);
     const [first, id, last] = parts;
-    const { cluster } = this;
+    const { cluster, datasets } = this;
     const known = (names) => {
       for (const name of query.keys()) if (!names.includes(name)) throw new Problem('malformed', `unknown parameter ${name}`);
     };
@@ -182,6 +186,12 @@ export class FixtureServer {
     const ORDERS = ['reads', 'bytes', 'misses', 'latency'];
 
     if (method === 'GET') {
+      if (first === 'versions' && parts.length === 5 && parts[2] === 'samples') {
+        const of = datasets.of(id);
+        found(of?.columns.find((column) => column.name === parts[4]), `column ${parts[4]}`);
+        const [type, bytes] = of.content(Number(parts[3]), parts[4]);
+        return { bytes, headers: { 'content-type': type, 'x-content-type-options': 'nosniff' } };
+      }
       switch (parts.length === 1 ? first : `${first}/${parts.length > 2 ? `*/${last}` : '*'}`) {
         case 'health':
           return { json: { status: 'ok', id: cluster.nodes[0].record.id, quic: '127.0.0.1:7701', release: '0.1.0' } };
@@ -211,6 +221,52 @@ export class FixtureServer {
           all();
           known(['by', 'limit']);
           return { json: cluster.hot(choice('by', ORDERS), number('limit', 100, 1000)) };
+        case 'datasets':
+          return page(datasets.all.map((of) => datasets.info(of)), (of) => of.name);
+        case 'datasets/*': {
+          const of = datasets.named(id);
+          return found(of && datasets.info(of), `dataset ${id}`);
+        }
+        case 'datasets/*/log':
+        case 'datasets/*/tags': {
+          const of = datasets.all.find((one) => one.name === id);
+          found(of, `dataset ${id}`);
+          // The key of a page orders commits from the newest to the oldest.
+          if (last === 'log') return page([...of.commits].reverse(), (commit) => String(10_000 - commit.number));
+          return page(datasets.tags(of), (tag) => tag.tag);
+        }
+        case 'versions/*/summary':
+          known([]);
+          return found(datasets.summary(id), `version ${id}`);
+        case 'versions/*/shards':
+          known(['offset', 'limit']);
+          found(datasets.of(id), `version ${id}`);
+          return { json: datasets.shards(id, Number(query.get('offset') ?? 0), number('limit', 50, 1000)) };
+        case 'versions/*/samples': {
+          known(query.has('numbers') ? ['numbers'] : ['from', 'limit']);
+          const of = datasets.of(id);
+          found(of, `version ${id}`);
+          const numbers = query.has('numbers') ? query.get('numbers').split(',') : Array.from({ length: number('limit', 12, 100) }, (_, at) => Number(query.get('from') ?? 0) + at).filter((at) => at < of.samples);
+          if (numbers.length > 100 || numbers.some((at) => !/^\d+$/.test(at) || Number(at) >= of.samples)) throw new Problem('malformed', `numbers: there is no sample ${numbers}`);
+          return { json: datasets.samples(id, numbers.map(Number)) };
+        }
+        case 'plans':
+          return page(datasets.plans, (plan) => String(plan.created) + plan.id);
+        case 'plans/*/at': {
+          known(['epoch', 'position', 'global_batch_size', 'rank', 'world']);
+          const plan = datasets.plans.find((one) => one.id === id);
+          found(plan, `plan ${id}`);
+          const [epoch, position, rank] = ['epoch', 'position', 'rank'].map((name) => (query.has(name) ? Number(query.get(name)) : undefined));
+          const { samples } = datasets.of(plan.version);
+          if ((position ?? 0) >= samples) throw new Problem('invalid', `position ${position} is outside the epoch, which has ${samples} samples`);
+          return { json: datasets.at(plan, { epoch: epoch ?? 0, position: position ?? 0, size: number('global_batch_size', 1, 10_000), rank, world: number('world', 1, 1000) }) };
+        }
+        case 'plans/*/where': {
+          known(['epoch', 'sample']);
+          const plan = datasets.plans.find((one) => one.id === id);
+          found(plan, `plan ${id}`);
+          return { json: datasets.where(plan, Number(query.get('epoch') ?? 0), Number(query.get('sample'))) };
+        }
         case 'runs':
           return page([...cluster.listed].sort((one, other) => (one.id < other.id ? -1 : 1)), (run) => run.id);
         case 'runs/*':
@@ -253,7 +309,12 @@ function questions(cluster) {
   const node = cluster.nodes[0].record.id;
   const run = (cluster.runs[0] ?? cluster.listed[0]).id;
   const part = encodeURIComponent;
+  const { version } = new Datasets(cluster.scenario).all[0];
   return {
+    datasets: 'datasets?limit=3',
+    summary: `versions/${version}/summary`,
+    'version-shards': `versions/${version}/shards?limit=2`,
+    samples: `versions/${version}/samples?limit=2`,
     overview: 'overview',
     'node-rows': 'cluster/nodes?order=disk&limit=100',
     'node-status': `nodes/${part(node)}/status`,

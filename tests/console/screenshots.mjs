@@ -3,17 +3,22 @@
 import { mkdir } from 'node:fs/promises';
 import { join } from 'node:path';
 import { launch, open, PHONE, WIDE } from './browser.mjs';
+import { HOSTILE } from './datasets.mjs';
 import { FixtureServer } from './fixture-server.mjs';
 
 const [folder = 'screenshots', ...scenarios] = process.argv.slice(2);
 await mkdir(folder, { recursive: true });
 const PAGES = {
-  healthy: { overview: '#/' },
+  healthy: {
+    overview: '#/', datasets: '#/datasets', flowers: '#/datasets/flowers', columns: '#/datasets/flowers?view=columns', labels: '#/datasets/flowers?view=labels', versions: '#/datasets/flowers?view=versions',
+    step: '#/datasets/flowers?order=epoch', text: '#/datasets/tinyshakespeare', sounds: '#/datasets/speech-commands', digits: '#/datasets/digits', nested: '#/datasets/dialogues',
+    picture: '#/datasets/flowers/samples/7', digit: '#/datasets/digits/samples/4', dialogue: '#/datasets/dialogues/samples/1', sentence: '#/datasets/tinyshakespeare/samples/5',
+  },
   trouble: { overview: '#/', nodes: '#/nodes', node: '#/nodes/n2', shards: '#/shards', runs: '#/runs', run: '#/runs/vit-b16' },
   idle: { overview: '#/' },
   lost: { overview: '#/', node: '#/nodes/n4' },
-  large: { overview: '#/', nodes: '#/nodes?order=disk', shards: '#/shards?by=latency' },
-  hostile: { overview: '#/', node: `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, runs: '#/runs' },
+  large: { overview: '#/', nodes: '#/nodes?order=disk', shards: '#/shards?by=latency', 'version-shards': '#/datasets/web-pairs?view=shards', labels: '#/datasets/web-pairs?view=labels' },
+  hostile: { overview: '#/', node: `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, runs: '#/runs', dataset: `#/datasets/${encodeURIComponent(HOSTILE)}`, sample: `#/datasets/${encodeURIComponent(HOSTILE)}/samples/1`, columns: `#/datasets/${encodeURIComponent(HOSTILE)}?view=columns` },
 };
 /** Looks that need more than an address. */
 const MOMENTS = {

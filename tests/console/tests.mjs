@@ -8,6 +8,7 @@ import assert from 'node:assert/strict';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { launch, open, PHONE, WIDE } from './browser.mjs';
+import { Datasets, HOSTILE } from './datasets.mjs';
 import { FixtureServer } from './fixture-server.mjs';
 import { Cluster, SCENARIOS } from './fixtures.mjs';
 
@@ -99,13 +100,17 @@ const focused = (page) => page.evaluate(() => (document.activeElement?.getAttrib
 
 // --- every page ------------------------------------------------------------------------------------------------------
 
+const HOSTILE_HASH = `#/datasets/${encodeURIComponent(HOSTILE)}`;
 const PAGES = {
-  healthy: ['#/'],
+  healthy: [
+    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch',
+    '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
+  ],
   trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
   idle: ['#/', '#/runs/warm-up', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
-  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs'],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards'],
+  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999'],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}/samples/1`],
 };
 
 if (node === undefined) {
@@ -113,7 +118,7 @@ if (node === undefined) {
     for (const hash of pages) {
       for (const [width, size] of Object.entries(SIZES)) {
         for (const dark of [false, true]) {
-          const name = hash.length > 40 ? `${hash.slice(0, 40)}…` : hash;
+          const name = hash.length > 60 ? `${hash.slice(0, 30)}…${hash.slice(-25)}` : hash;
           test(`page ${scenario} ${name} ${width} ${dark ? 'dark' : 'light'}`, () =>
             fixture({ scenario }, (server) =>
               // The newest placement of a run without one, and the status of an unknown node, are answered with 404 or 503.
@@ -582,7 +587,7 @@ test('a list of 1,000 nodes has the rows in view, in few bytes, at each place', 
       await press(page, 'Tab', () => /^node-\d+$/.test(document.activeElement?.textContent ?? ''));
       await page.keyboard.press('Enter');
       await page.locator('h1', { hasText: 'Node node-' }).waitFor();
-      assert.equal(await page.evaluate(() => document.activeElement?.tagName), 'H1');
+      await page.waitForFunction(() => document.activeElement?.tagName === 'H1');
     }),
   );
 });
@@ -628,6 +633,317 @@ test('a list of shards is ordered as asked, of the cluster or of one node', asyn
   );
 });
 
+// --- datasets --------------------------------------------------------------------------------------------------------
+
+test('a dataset is found, and its samples are pictures that load near the view', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets', {}, async ({ page }) => {
+      await page.getByRole('link', { name: 'flowers' }).click();
+      await page.locator('.card img').first().waitFor();
+      await page.waitForFunction(() => [...document.querySelectorAll('.card img')].every((image) => image.complete && image.naturalWidth > 0 && image.src.startsWith('blob:') && image.alt.startsWith('image of sample')));
+      assert.equal(await page.locator('.card').count(), 12);
+      assert.match(await text(page, '.card'), /daisy \(0\)/);
+      await says(page, 'Samples 0 to 11 of 3,670');
+      // A question for a whole page of samples, and one for each picture in view.
+      const asked = server.requests.filter(({ path }) => /samples\?/.test(path));
+      assert.deepEqual(asked.map(({ path }) => path.split('?')[1]), ['from=0&limit=12']);
+      const media = () => server.requests.filter(({ path }) => /samples\/\d+\/image$/.test(path)).length;
+      assert.ok(media() <= 12);
+      await page.getByRole('link', { name: 'Next ›' }).click();
+      await says(page, 'Samples 12 to 23 of 3,670');
+      await page.getByLabel('Go to sample').fill('3,669');
+      await page.keyboard.press('Enter');
+      await says(page, 'Samples 3,669 to 3,669 of 3,670');
+      await page.getByLabel('Go to sample').fill('3670');
+      await page.keyboard.press('Enter');
+      await says(page, 'Enter a number from 0 to 3,669.');
+      // What a version has never changes: no answer is asked for twice.
+      const paths = server.requests.map(({ path }) => path).filter((path) => path.startsWith('/v1/versions/'));
+      assert.equal(new Set(paths).size, paths.length);
+    }),
+  );
+});
+
+test('pictures outside of the window are not asked for', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers', { size: PHONE }, async ({ page }) => {
+      await page.locator('.card img').first().waitFor();
+      const asked = (sample) => server.requests.some(({ path }) => path.endsWith(`/samples/${sample}/image`));
+      assert.ok(asked(0) && !asked(11));
+      const comes = page.waitForRequest(/samples\/11\/image$/);
+      await page.locator('.card').last().scrollIntoViewIfNeeded();
+      await comes;
+    }),
+  );
+});
+
+test('a picture that no browser can show is a message', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers', {}, async ({ page }) => {
+      const card = page.locator('.card').nth(3);
+      await card.getByText(/This browser cannot show the picture: image\/png, \d/).waitFor();
+      assert.equal(await card.locator('img').count(), 0);
+    }),
+  );
+});
+
+test('the address of a picture ends with its place', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers', {}, async ({ page }) => {
+      await page.evaluate(() => {
+        window.__ended = [];
+        const end = URL.revokeObjectURL.bind(URL);
+        URL.revokeObjectURL = (url) => {
+          window.__ended.push(url);
+          end(url);
+        };
+      });
+      const image = page.locator('.card img').first();
+      const url = await image.getAttribute('src');
+      await page.getByRole('link', { name: 'Next ›' }).click();
+      await page.waitForFunction((of) => window.__ended.includes(of), url);
+    }),
+  );
+});
+
+test('sounds have a player, lists of numbers a picture, texts their lines', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/speech-commands', {}, async ({ page }) => {
+      await page.waitForFunction(() => document.querySelector('.card audio')?.duration > 0.3);
+      assert.equal(await page.locator('.card audio').first().getAttribute('aria-label'), 'audio of sample 0');
+      await page.goto(`${server.url}#/datasets/digits`);
+      const canvas = page.locator('.card canvas').first();
+      await canvas.waitFor();
+      assert.match(await canvas.getAttribute('aria-label'), /^pixels of sample 0 as 28 × 28: 784 × UInt8, 0 to 255, mean \d/);
+      const pixels = () => canvas.evaluate((one) => [one.width, one.height, Math.max(...one.getContext('2d').getImageData(0, 0, one.width, one.height).data.filter((_, at) => at % 4 === 0))]);
+      await page.waitForFunction(() => document.querySelector('.card canvas').width === 28);
+      assert.deepEqual(await pixels(), [28, 28, 255]);
+      await page.goto(`${server.url}#/datasets/tinyshakespeare`);
+      const lines = page.locator('.card .lines').nth(2);
+      await lines.waitFor();
+      assert.match(await lines.innerText(), /^ROMEO:\nO, she doth teach the torches to burn bright!\\r\n/);
+      assert.equal(await lines.locator('.escape').first().innerText(), '\\r');
+      await page.goto(`${server.url}#/datasets/dialogues`);
+      await page.locator('.card .lines', { hasText: '"role": "user"' }).first().waitFor();
+      await says(page, '18446744073709551615');
+    }),
+  );
+});
+
+test('an epoch shows the samples of a step in the order of its plan', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers', { forgives: [failed] }, async ({ page }) => {
+      await page.getByLabel('As an epoch reads them').check({ force: true });
+      const field = (name) => page.getByRole('textbox', { name, exact: true });
+      await field('Epoch').fill('2');
+      await field('Global batch size').fill('32');
+      await field('Step').fill('3');
+      assert.equal(await field('or position').inputValue(), '96');
+      await field('Rank').fill('1');
+      await page.getByRole('button', { name: 'Show' }).click();
+      await says(page, 'Enter a rank from 0, and a world size above it.');
+      await field('World size').fill('2');
+      await page.keyboard.press('Enter');
+      await says(page, /Rank 1 reads 16 samples of positions 96 to 127; 1 to 12 here/);
+      // What /at names, in its order: the newest of the three plans is the first choice.
+      const plan = server.datasets.plans.filter((one) => one.dataset === 'flowers').at(-1);
+      const expected = server.datasets.at(plan, { epoch: 2, position: 96, size: 32, rank: 1, world: 2 });
+      const shown = async () => (await page.locator('.card h3').allInnerTexts()).map((one) => one.replaceAll('\n', ' '));
+      const titles = (found) => found.map(({ sample, position }) => `Sample ${sample.toLocaleString('en')} position ${position}`);
+      await page.waitForFunction(() => document.querySelector('.cards[aria-busy="false"]'));
+      assert.deepEqual(await shown(), titles(expected.slice(0, 12)));
+      assert.ok(server.requests.some(({ path }) => path.endsWith(`/samples?numbers=${expected.slice(0, 12).map(({ sample }) => sample).join(',')}`)));
+      await page.getByRole('link', { name: 'Next ›' }).click();
+      await page.waitForFunction(() => document.querySelectorAll('.card').length === 4);
+      assert.deepEqual(await shown(), titles(expected.slice(12)));
+      await page.getByRole('link', { name: 'Next step ›' }).click();
+      await says(page, /of positions 128 to 159/);
+      assert.equal(await field('Step').inputValue(), '4');
+      // A refusal is the node's.
+      await field('Step').fill('9999');
+      await page.getByRole('button', { name: 'Show' }).click();
+      await says(page, /position 319968 is outside the epoch, which has 3670 samples/i);
+    }),
+  );
+});
+
+test('a version without a plan says so', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/speech-commands?order=epoch', {}, async ({ page }) => {
+      await says(page, 'No plan orders this version.');
+    }),
+  );
+});
+
+test('a sample has every value, its digest, and where plans read it', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/digits', {}, async ({ page }) => {
+      // Into a sample by keyboard.
+      await page.locator('.card h3 a').nth(5).focus();
+      await page.keyboard.press('Enter');
+      await page.locator('h1', { hasText: 'Sample 5' }).waitFor();
+      await page.waitForFunction(() => document.activeElement?.tagName === 'H1');
+      await page.locator('.values canvas').first().waitFor();
+      assert.equal(await page.locator('.values dt').count(), 5);
+      await page.getByText(/^[0-9a-f]{64}$/).first().waitFor();
+      assert.ok(!server.requests.some(({ path }) => path.includes('/where')), 'plans out of view are not asked');
+      await page.getByLabel('Shown as').nth(1).selectOption({ label: '3 planes of 32 × 32' });
+      await page.waitForFunction(() => [...document.querySelectorAll('.values canvas')].some((canvas) => canvas.width === 98));
+      await page.getByRole('heading', { name: 'Where it is used' }).scrollIntoViewIfNeeded();
+      await page.getByLabel('Epoch').fill('3');
+      const plans = server.datasets.plans.filter((one) => one.dataset === 'digits').reverse();
+      const { position } = server.datasets.where(plans[0], 3, 5);
+      await page.locator('tbody tr', { hasText: position.toLocaleString('en') }).first().waitFor();
+      assert.equal(await page.locator('tbody tr').count(), 2);
+      // The step that has it shows it.
+      await page.getByRole('link', { name: 'Show the step' }).first().click();
+      await says(page, new RegExp(`of positions ${(position - (position % 64)).toLocaleString('en')} to`));
+      const found = server.datasets.at(plans[0], { epoch: 3, position: position - (position % 64), size: 64 });
+      assert.ok(found.some(({ sample }) => sample === 5));
+    }),
+  );
+});
+
+test('a long text is whole on request, and a value is a file on request', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/tinyshakespeare/samples/5', {}, async ({ page }) => {
+      const lines = page.locator('.values .lines');
+      await lines.waitFor();
+      const before = (await lines.innerText()).length;
+      await page.getByRole('button', { name: 'Show the whole text' }).click();
+      await page.waitForFunction((length) => document.querySelector('.values .lines').innerText.length > 2 * length, before);
+      const saved = page.waitForEvent('download');
+      await page.getByRole('button', { name: 'Save as a file' }).click();
+      assert.equal((await saved).suggestedFilename(), 'tinyshakespeare-5-text.txt');
+    }),
+  );
+});
+
+test('hostile samples are text, and their pictures run nothing', async () => {
+  await fixture({ scenario: 'hostile' }, (server) =>
+    visit(server, `${HOSTILE_HASH}/samples/1`, {}, async ({ page }) => {
+      const first = page.locator('.values .lines').first();
+      await first.waitFor();
+      assert.ok((await first.innerText()).includes('<script>window.__owned = 1</script>'));
+      assert.ok((await first.innerText()).includes('\\u{202e}') && (await first.innerText()).includes('\\u{0}'));
+      await page.getByText(/This browser cannot show the picture/).waitFor();
+      // A drawing is an image, which runs no script; a document is not shown.
+      await page.locator('.values > div', { hasText: 'image/svg+xml' }).scrollIntoViewIfNeeded();
+      await page.waitForFunction(() => document.querySelector('.values img')?.complete);
+      assert.equal(await page.locator('main script, main iframe, main object, main embed, main svg[onload]').count(), 0);
+      assert.ok(!server.requests.some(({ path }) => path.endsWith('/html')), 'a type that is no medium is not asked for');
+      assert.ok(server.requests.some(({ path }) => path.includes('/samples/1/a%2Fb%3Fc%23d%252e..')));
+      assert.equal(await page.evaluate(() => window.__owned), undefined);
+      await page.goto(`${server.url}${HOSTILE_HASH}?view=shards`);
+      await page.locator('.label-words', { hasText: '<script>' }).first().waitFor();
+      assert.equal(await page.evaluate(() => window.__owned), undefined);
+    }),
+  );
+});
+
+test('100,000 shards come in windows, each with its labels in words', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/datasets/web-pairs?view=shards', {}, async ({ page }) => {
+      await page.locator('.label-words', { hasText: /kind \d+ \d/ }).first().waitFor();
+      const of = (from) => server.requests.slice(from).filter(({ path }) => path.includes('/shards?'));
+      assert.deepEqual(of(0).map(({ path }) => path.split('?')[1]), ['offset=0&limit=50']);
+      const from = server.requests.length;
+      await page.locator('.long').evaluate((box) => box.scrollTo(0, box.scrollHeight));
+      await page.locator('.shard-number', { hasText: /^99,999$/ }).waitFor();
+      await page.locator('.long').evaluate((box) => box.scrollTo(0, box.scrollHeight / 2));
+      await page.locator('.shard-number', { hasText: /^50,000$/ }).waitFor();
+      assert.ok(new Set(of(from).map(({ path }) => path)).size <= 6 && of(from).every(({ path }) => /limit=50$/.test(path)));
+      assert.ok((await page.locator('.long tbody tr:not(.space)').count()) < 60);
+      assert.equal(await page.locator('.long table').getAttribute('aria-rowcount'), '100001');
+      // A shard leads to its samples.
+      await page.locator('.long').evaluate((box) => box.scrollTo(0, 0));
+      await page.getByRole('link', { name: '4,000', exact: true }).click();
+      await says(page, 'Samples 4,000 to 4,011 of 400,000,000');
+    }),
+  );
+});
+
+test('labels of a large version are the most frequent, with their shares', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/datasets/web-pairs?view=labels', {}, async ({ page }) => {
+      await says(page, /21,843 labels in column label; the 1,000 with the most samples/);
+      assert.ok((await page.locator('.long tbody tr').count()) < 60);
+      assert.match(await text(page, '.long tbody tr:not(.space)'), /kind 0\s+n00000000\s+0\.2\u00a0%\s+900,000/);
+    }),
+  );
+});
+
+test('datasets and commits come in pages, and an older version keeps its address', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/datasets', {}, async ({ page }) => {
+      await says(page, 'dialogues');
+      assert.equal(await page.locator('tbody tr').count(), 100);
+      await page.getByRole('link', { name: 'Next page' }).click();
+      await says(page, 'sweep-150');
+      await page.goto(`${server.url}#/datasets/web-pairs?view=versions`);
+      await page.getByRole('link', { name: 'Older commits' }).click();
+      await page.locator('tbody th', { hasText: /^70$/ }).waitFor();
+      const { version } = server.datasets.named('web-pairs').commits[69];
+      await page.getByRole('link', { name: version.slice(0, 12) }).click();
+      await says(page, 'not the present one');
+      assert.ok(page.url().endsWith(`#/datasets/web-pairs?version=${version}`));
+      await page.getByRole('link', { name: 'Columns' }).click();
+      await says(page, 'feature_12');
+      assert.ok(page.url().includes(`version=${version}`));
+    }),
+  );
+});
+
+test('samples need a token as all else does, and their pictures send it', async () => {
+  await fixture({ scenario: 'healthy', tokens: TOKENS }, (server) =>
+    visit(server, '#/datasets/flowers', { forgives: [failed] }, async ({ page }) => {
+      await enter(page, 'shardd_some');
+      await page.locator('.card img').first().waitFor();
+      const media = server.requests.filter(({ path }) => path.endsWith('/image'));
+      assert.ok(media.length > 0 && media.every(({ headers, status }) => headers.authorization === 'Bearer shardd_some' && status === 200));
+      assert.ok(server.requests.every(({ path }) => !path.includes('shardd_')));
+    }),
+  );
+});
+
+test('a busy node is asked again for what it turned away', async () => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    const turned = new Set();
+    server.busy = (path) => /\/image$|\/at$/.test(path) && !turned.has(path) && turned.add(path);
+    return visit(server, '#/datasets/flowers?order=epoch', { forgives: [failed] }, async ({ page }) => {
+      await page.locator('.card img').first().waitFor();
+      assert.ok(turned.size >= 1);
+    });
+  });
+});
+
+test('a list that an answer has no room for is named, and no picture', async () => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    const of = server.datasets.named('digits');
+    const { values } = of;
+    of.values = (sample) => [{ kind: 'list', type: 'UInt8', length: 784, values: [] }, ...values(sample).slice(1)];
+    return visit(server, '#/datasets/digits', {}, async ({ page }) => {
+      await says(page, '784 × UInt8; only the page of the sample shows them');
+      assert.equal(await page.locator('.card canvas').count(), 0);
+    });
+  });
+});
+
+test('a picture without an answer comes once the node answers again', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers', { isClean: false, forgives: [/./] }, async ({ page }) => {
+      await page.route(/\/samples\/0\/image$/, (route) => route.abort());
+      await page.reload();
+      await page.locator('.card').first().getByText('No answer: no connection').waitFor();
+      await page.unroute(/\/samples\/0\/image$/);
+      await server.stop();
+      await page.locator('.away').waitFor();
+      await server.start();
+      await page.locator('.card').first().locator('img').waitFor();
+    }),
+  );
+});
+
 test('runs come in pages', async () => {
   await fixture({ scenario: 'large' }, (server) =>
     visit(server, '#/runs', {}, async ({ page }) => {
@@ -647,9 +963,11 @@ test('a cluster that changes in every way under the page breaks none', async () 
     visit(server, '', { forgives: [failed] }, async ({ page, faults }) => {
       await isSound(page);
       const clusters = Object.keys(SCENARIOS).map((scenario) => new Cluster(scenario));
-      const places = ['#/', '#/nodes', '#/nodes/n2', '#/nodes/n4', '#/', '#/runs', '#/runs/vit-b16', '#/runs/llm-7b', '#/shards', '#/shards?by=latency&node=n1'];
+      const datasets = Object.keys(SCENARIOS).map((scenario) => new Datasets(scenario));
+      const places = ['#/', '#/nodes', '#/nodes/n2', '#/nodes/n4', '#/', '#/runs', '#/runs/vit-b16', '#/runs/llm-7b', '#/shards', '#/shards?by=latency&node=n1', '#/datasets', '#/datasets/flowers', '#/datasets/digits/samples/3', '#/datasets/web-pairs?view=shards'];
       for (let step = 0; step < 90; step += 1) {
         server.cluster = clusters[(step * 5) % clusters.length];
+        server.datasets = datasets[(step * 5) % datasets.length];
         if (step % 4 === 0) server.emit('run', `r${step}`, step % 8 === 0);
         if (step % 3 === 0) await page.evaluate((hash) => (location.hash = hash), places[(step * 7) % places.length]);
         if (step % 10 === 5) await page.getByRole('button', { name: /^Colours/ }).click();
@@ -774,7 +1092,9 @@ async function ofNode(page) {
     }, path);
   const { rows = [] } = (await answer('cluster/nodes?limit=1')) ?? {};
   const [run] = (await answer('runs?limit=1')) ?? [];
-  return ['#/', '#/nodes', ...rows.map(({ id }) => `#/nodes/${id}`), '#/shards', '#/runs', ...(run ? [`#/runs/${run.id}`] : [])];
+  const [dataset] = (await answer('datasets?limit=1')) ?? [];
+  const ofDataset = dataset ? ['', '?view=columns', '?view=labels', '?view=shards', '?view=versions', '?order=epoch', '/samples/0'].map((view) => `#/datasets/${dataset.name}${view}`) : [];
+  return ['#/', '#/nodes', ...rows.map(({ id }) => `#/nodes/${id}`), '#/shards', '#/datasets', ...ofDataset, '#/runs', ...(run ? [`#/runs/${run.id}`] : [])];
 }
 
 if (node !== undefined) {

@@ -8,11 +8,14 @@ import { checked } from './api/check';
 import { type Loaded, useAnswer, useAnswers } from './api/poll';
 import type { Access, Overview } from './api/types';
 import { between } from './journal';
+import { DatasetPage } from './pages/dataset';
+import { DatasetsPage } from './pages/datasets';
 import { NodePage } from './pages/node';
 import { NodesPage } from './pages/nodes';
 import { OverviewPage } from './pages/overview';
 import { RunPage } from './pages/run';
 import { RunsPage } from './pages/runs';
+import { SamplePage } from './pages/sample';
 import { ShardsPage } from './pages/shards';
 import { parse, type Route } from './route';
 import { useStore } from './store';
@@ -22,11 +25,12 @@ import { Mark, Name, Prose, Time } from './ui/parts';
 import { verdict } from './verdict';
 
 const PAGES = [
-  { page: 'overview', href: '#/', title: 'Overview' },
-  { page: 'nodes', href: '#/nodes', title: 'Nodes' },
-  { page: 'shards', href: '#/shards', title: 'Shards' },
-  { page: 'runs', href: '#/runs', title: 'Runs' },
-] as const;
+  { pages: ['overview'], href: '#/', title: 'Overview' },
+  { pages: ['nodes', 'node'], href: '#/nodes', title: 'Nodes' },
+  { pages: ['shards'], href: '#/shards', title: 'Shards' },
+  { pages: ['datasets', 'dataset', 'sample'], href: '#/datasets', title: 'Datasets' },
+  { pages: ['runs', 'run'], href: '#/runs', title: 'Runs' },
+];
 
 const getOverview = async (path: string, signal: AbortSignal): Promise<Overview> => checked(await get<unknown>(path, signal));
 
@@ -48,7 +52,7 @@ export function App() {
   const { downSince } = useStore(link);
   const mayAct = access.data !== undefined && (!access.data.required || access.data.role === 'admin');
   const main = useRef<HTMLElement>(null);
-  const place = route.page === 'node' || route.page === 'run' ? `${route.page} ${route.name}` : route.page;
+  const place = 'name' in route ? [route.page, route.name, 'sample' in route ? route.sample : '', 'sample' in route || route.page === 'dataset' ? (route.query.get('version') ?? '') : ''].join(' ') : route.page;
   useNotes(overview);
   useTitle(overview, route, downSince !== undefined);
   // A new page begins at its top, and with it who reads by ear.
@@ -76,10 +80,7 @@ export function App() {
       <header class="top">
         <a class="brand" href="#/" aria-label="shardd, overview">shardd</a>
         <nav aria-label="Pages">
-          {PAGES.map(({ page, href, title }) => {
-            const isHere = route.page === page || (page === 'nodes' && route.page === 'node') || (page === 'runs' && route.page === 'run');
-            return <a key={page} href={href} aria-current={isHere ? 'page' : undefined}>{title}</a>;
-          })}
+          {PAGES.map(({ pages, href, title }) => <a key={href} href={href} aria-current={pages.includes(route.page) ? 'page' : undefined}>{title}</a>)}
         </nav>
         <div class="about">
           {overview.data && (
@@ -124,6 +125,12 @@ function Page({ route, overview, mayAct }: { route: Route; overview: Loaded<Over
       return <NodePage name={route.name} mayAct={mayAct} />;
     case 'shards':
       return <ShardsPage query={route.query} />;
+    case 'datasets':
+      return <DatasetsPage query={route.query} />;
+    case 'dataset':
+      return <DatasetPage name={route.name} query={route.query} />;
+    case 'sample':
+      return <SamplePage name={route.name} sample={route.sample} query={route.query} />;
     case 'runs':
       return <RunsPage query={route.query} overview={overview} />;
     case 'run':
@@ -159,7 +166,7 @@ function useNotes(overview: Loaded<Overview>): void {
 
 function useTitle(overview: Loaded<Overview>, route: Route, isDown: boolean): void {
   const node = overview.data ? cut(visible(overview.data.node), 40) : '';
-  const name = route.page === 'node' || route.page === 'run' ? cut(visible(route.name), 40) : '';
+  const name = 'name' in route ? `${'sample' in route ? `sample ${route.sample} of ` : ''}${cut(visible(route.name), 40)}` : '';
   const state = isDown ? 'no answer' : overview.data ? verdict(overview.data).brief : '';
   useEffect(() => {
     document.title = [name, state, node ? `shardd ${node}` : 'shardd'].filter((part) => part !== '').join(' · ');

@@ -23,8 +23,12 @@ export class Unreachable extends Error {
   override name = 'Unreachable';
 }
 
-/** A request waits this long for its answer, in milliseconds. */
+/** A request waits this long for its answer, in milliseconds; one for a sample's picture or sound waits longer. */
 const PATIENCE = 10_000;
+const LONG_PATIENCE = 120_000;
+const TOO_MANY = 429;
+const MOST_TRIES = 4;
+const BUSY_PAUSE = 300;
 const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 15_000;
 const TOKEN_KEY = 'shardd.token';
@@ -84,6 +88,11 @@ export async function get<T>(path: string, signal?: AbortSignal): Promise<T> {
   return (await (await send('GET', path, undefined, signal)).json()) as T;
 }
 
+/** The bytes of an answer. Their type is for the caller to say: a page shows no document from elsewhere. */
+export async function getBytes(path: string, signal?: AbortSignal): Promise<ArrayBuffer> {
+  return (await send('GET', path, undefined, signal, '*/*')).arrayBuffer();
+}
+
 export interface Page<T> {
   items: T[];
   /** Where the next page is, if there is one. */
@@ -102,13 +111,14 @@ export async function change(method: 'PUT' | 'POST' | 'DELETE', path: string, bo
   await send(method, path, body);
 }
 
-/** A request; its answer has a good status. */
-export async function send(method: string, path: string, body?: unknown, signal?: AbortSignal): Promise<Response> {
+/** A request; its answer has a good status. A question that a busy node turns away is asked again, a little later each time. */
+export async function send(method: string, path: string, body?: unknown, signal?: AbortSignal, accept = 'application/json', tries = 0): Promise<Response> {
   const { token } = auth.get();
-  const headers: Record<string, string> = { accept: 'application/json' };
+  const headers: Record<string, string> = { accept };
   if (token !== '') headers['authorization'] = `Bearer ${token}`;
   if (body !== undefined) headers['content-type'] = 'application/json';
-  const late = AbortSignal.timeout(PATIENCE);
+  const patience = accept === 'application/json' ? PATIENCE : LONG_PATIENCE;
+  const late = AbortSignal.timeout(patience);
   let response: Response;
   try {
     response = await fetch(`./${path}`, {
@@ -123,11 +133,17 @@ export async function send(method: string, path: string, body?: unknown, signal?
     if (signal?.aborted) throw error;
     // One request may be slow; the question for its health tells whether the node is there.
     void probe();
-    throw new Unreachable(late.aborted ? `no answer within ${PATIENCE / 1000} s` : 'no connection');
+    throw new Unreachable(late.aborted ? `no answer within ${patience / 1000} s` : 'no connection');
   }
   if (response.ok) {
     answered();
     return response;
+  }
+  if (response.status === TOO_MANY && method === 'GET' && tries < MOST_TRIES) {
+    answered();
+    await new Promise((over) => setTimeout(over, BUSY_PAUSE * 2 ** tries * (0.5 + Math.random())));
+    signal?.throwIfAborted();
+    return send(method, path, body, signal, accept, tries + 1);
   }
   throw await refusal(response, token);
 }

@@ -1,6 +1,6 @@
 // Answers that a page shows, asked for again and again while the page is visible. Components that show the same share one.
 
-import { useEffect, useState } from 'preact/hooks';
+import { useEffect, useRef, useState } from 'preact/hooks';
 import { get, isHeld, link, Refused, resumed, auth } from './client';
 
 export interface Loaded<T> {
@@ -16,6 +16,8 @@ const KEPT = 40;
 /** Between an event and the early request, and between two requests for the same, in milliseconds. */
 const NUDGE = 250;
 const SOONEST = 1000;
+/** Paths whose answers never change: those about a version or a plan. One answer is enough; without one the page asks again. */
+const FIXED = /^v1\/(?:versions|plans)\//;
 
 class Resource {
   state: Loaded<unknown> = {};
@@ -31,6 +33,11 @@ class Resource {
     private readonly load: (signal: AbortSignal) => Promise<unknown>,
   ) {}
 
+  /** Whether a later answer would be the same. */
+  get isDone(): boolean {
+    return this.state.data !== undefined && FIXED.test(this.path);
+  }
+
   get isUsed(): boolean {
     return this.users.size > 0;
   }
@@ -38,7 +45,7 @@ class Resource {
   use(user: object, every: number, redraw: () => void): () => void {
     this.users.set(user, { every, redraw });
     const age = Date.now() - this.began;
-    if (this.request === undefined) this.plan(this.state.data === undefined ? 0 : Math.max(0, every - age));
+    if (this.request === undefined && !this.isDone) this.plan(this.state.data === undefined ? 0 : Math.max(0, every - age));
     return () => {
       this.users.delete(user);
       if (!this.isUsed) this.stop();
@@ -82,7 +89,7 @@ class Resource {
     }
     this.request = undefined;
     for (const { redraw } of [...this.users.values()]) redraw();
-    if (this.isUsed) this.plan(this.isWantedAgain ? 0 : Math.min(...[...this.users.values()].map((user) => user.every)));
+    if (this.isUsed && !this.isDone) this.plan(this.isWantedAgain ? 0 : Math.min(...[...this.users.values()].map((user) => user.every)));
   }
 }
 
@@ -121,9 +128,9 @@ export function useAnswers<T>(paths: string[], every: number, load = get as (pat
   return all.map((one) => one.state as Loaded<T>);
 }
 
-/** Asks for all that is shown. */
-export function refreshAll(): void {
-  for (const one of resources.values()) one.refresh();
+/** Asks for all that is shown; for what never changes only with `isWhole`. */
+export function refreshAll(isWhole = true): void {
+  for (const one of resources.values()) if (isWhole || !one.isDone) one.refresh();
 }
 
 let nudged: ReturnType<typeof setTimeout> | undefined;
@@ -132,18 +139,36 @@ let nudged: ReturnType<typeof setTimeout> | undefined;
 export function nudge(): void {
   clearTimeout(nudged);
   nudged = setTimeout(() => {
-    for (const one of resources.values()) if (!SLOW.test(one.path)) one.refresh(SOONEST);
+    for (const one of resources.values()) if (!SLOW.test(one.path) && !one.isDone) one.refresh(SOONEST);
   }, NUDGE);
 }
 /** Paths whose answers do not follow from events. */
 const SLOW = /\/series\?|\/hot\?|^v1\/hot/;
 
-resumed.add(refreshAll);
+resumed.add(() => refreshAll());
 auth.watch(() => {
   // Another token may see other things.
   for (const one of resources.values()) if (!one.isUsed) resources.delete(one.path);
 });
 document.addEventListener('visibilitychange', () => {
   if (document.hidden) return;
-  if (link.get().downSince === undefined) refreshAll();
+  if (link.get().downSince === undefined) refreshAll(false);
 });
+
+/** A long list of which the rows in view are asked for, `size` in a request. `path` ends before the offset. */
+export function useWindows<T>(path: string, every: number, size = 50) {
+  const [view, setView] = useState({ first: 0, end: 1 });
+  const from = Math.floor(view.first / size);
+  const to = Math.floor(Math.max(view.first, view.end - 1) / size);
+  const answers = useAnswers<{ total: number; rows: T[] }>(Array.from({ length: to - from + 1 }, (_, at) => `${path}offset=${(from + at) * size}&limit=${size}`), every);
+  const newest = answers.find((answer) => answer.data)?.data;
+  // The last total of the list, while rows of another window are on their way.
+  const last = useRef<{ path: string; total: number } | undefined>(undefined);
+  if (newest) last.current = { path, total: newest.total };
+  return {
+    total: last.current?.path === path ? last.current.total : undefined,
+    first: answers[0] ?? {},
+    row: (index: number): T | undefined => answers[Math.floor(index / size) - from]?.data?.rows[index % size],
+    onView: (first: number, end: number) => setView({ first, end }),
+  };
+}

@@ -349,3 +349,112 @@ export interface Change {
   removed: boolean;
   revision: number;
 }
+
+export interface DatasetInfo {
+  name: string;
+  version: string;
+  commit?: string;
+  commits?: number;
+  samples?: number;
+  bytes?: number;
+  shards?: number;
+  committed_at?: Seconds;
+}
+
+export interface LogEntry {
+  id: string;
+  version: string;
+  number: number;
+  time: Seconds;
+  operation: string;
+  message?: string;
+  samples: number;
+  bytes: number;
+  shards: number;
+}
+
+export interface TagInfo {
+  tag: string;
+  version: string;
+  tagged_at?: Seconds;
+}
+
+export interface PlanInfo {
+  id: string;
+  version: string;
+  created: Seconds;
+}
+
+export interface LabelCount {
+  label: string;
+  class?: string;
+  samples: number;
+}
+
+export interface ColumnSummary {
+  name: string;
+  type: string;
+  nullable: boolean;
+  present?: number;
+  spread?: { of: 'values' | 'lengths'; min: number; max: number; mean: number; variance: number };
+}
+
+export interface VersionSummary {
+  version: string;
+  samples: number;
+  bytes: number;
+  row_bytes: number;
+  shards: number;
+  inputs: number;
+  skipped: { count: number; first: { name: string; reason: string }[] };
+  columns: ColumnSummary[];
+  label_column?: string;
+  labels?: { distinct: number; most: LabelCount[] };
+  row_lengths?: { min: number; p25: number; p50: number; p75: number; p99: number; max: number };
+  config: unknown;
+}
+
+export interface ShardRow {
+  index: number;
+  id: string;
+  first: number;
+  samples: number;
+  bytes: number;
+  labels?: LabelCount[];
+}
+
+/** A number that JSON has, or the text of one that it lacks. */
+export type JsonNumber = number | string | null;
+
+export type SampleValue =
+  | null
+  | { kind: 'number'; value: number | string; class?: string }
+  | { kind: 'bool'; value: boolean }
+  | { kind: 'text'; text: string; length: number }
+  | { kind: 'media'; media_type: string; length: number }
+  | { kind: 'bytes'; hex: string; length: number }
+  | { kind: 'list'; type: string; length: number; values: JsonNumber[] }
+  | { kind: 'nested'; json: unknown; is_cut: boolean }
+  | { kind: 'time'; text: string };
+
+export interface SampleRow {
+  sample: number;
+  shard: string;
+  row: number;
+  digest: string;
+  values: SampleValue[];
+}
+
+export interface SampleRows {
+  total: number;
+  rows: SampleRow[];
+}
+
+/** Where a sample is in an epoch. */
+export interface Found {
+  epoch: number;
+  position: number;
+  partition: number;
+  virtual_rank?: number;
+  sample: number;
+}

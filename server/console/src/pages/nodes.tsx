@@ -1,16 +1,13 @@
 // All nodes: sorted and searched by the node that answers, and fetched once they come into view.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { useAnswers } from '../api/poll';
-import type { NodeRow, NodeRows, RowOrder, RowState } from '../api/types';
+import { useWindows } from '../api/poll';
+import type { NodeRow, RowOrder, RowState } from '../api/types';
 import { amount, bytes, count, isNumber, NONE, plural } from '../format';
 import { listHref, nodeHref } from '../route';
 import { Mark, type MarkKind, Missing, Name } from '../ui/parts';
 import { type Column, LongTable } from '../ui/table';
 import { Usage } from './overview';
-
-/** Rows of one request. */
-const WINDOW = 50;
 
 const ORDERS: [RowOrder, string][] = [
   ['name', 'Name'],
@@ -38,7 +35,6 @@ export function NodesPage({ query }: { query: URLSearchParams }) {
   const order = ORDERS.find(([name]) => name === query.get('order'))?.[0] ?? 'name';
   const search = (query.get('search') ?? '').slice(0, 40);
   const [text, setText] = useState(search);
-  const [view, setView] = useState({ first: 0, end: 1 });
   // The list follows the typing a little later.
   const timer = useRef<ReturnType<typeof setTimeout> | undefined>(undefined);
   useEffect(() => () => clearTimeout(timer.current), []);
@@ -52,13 +48,7 @@ export function NodesPage({ query }: { query: URLSearchParams }) {
   };
 
   const list = `order=${order}&search=${encodeURIComponent(search)}`;
-  const from = Math.floor(view.first / WINDOW);
-  const to = Math.floor(Math.max(view.first, view.end - 1) / WINDOW);
-  const windows = Array.from({ length: to - from + 1 }, (_, at) => from + at);
-  const answers = useAnswers<NodeRows>(windows.map((number) => `v1/cluster/nodes?${list}&offset=${number * WINDOW}&limit=${WINDOW}`), 5000);
-  const newest = answers.find((answer) => answer.data)?.data;
-  const total = useLast(list, newest?.total);
-  const row = (index: number): NodeRow | undefined => answers[Math.floor(index / WINDOW) - from]?.data?.rows[index % WINDOW];
+  const { total, first, row, onView } = useWindows<NodeRow>(`v1/cluster/nodes?${list}&`, 5000);
   const sort = (by: RowOrder): NonNullable<Column<NodeRow>['sort']> => ({ isOn: order === by, isDescending: by !== 'name', choose: () => go({ order: by }) });
 
   const columns: Column<NodeRow>[] = [
@@ -88,7 +78,6 @@ export function NodesPage({ query }: { query: URLSearchParams }) {
     },
     { title: 'Release', from: 'wide', cell: (node) => (node.release === undefined ? NONE : <Name text={node.release} most={16} />) },
   ];
-  const [first] = answers;
   return (
     <div class="filling">
       <div class="title-row">
@@ -107,18 +96,11 @@ export function NodesPage({ query }: { query: URLSearchParams }) {
         </form>
         <p class="muted total" role="status">{total === undefined ? '' : search === '' ? plural(total, 'node') : `${plural(total, 'node')} with “${search}”`}</p>
       </div>
-      {total === undefined && first && !first.data ? <Missing of="the list of nodes" loaded={first} /> : total === 0 ? (
+      {total === undefined && !first.data ? <Missing of="the list of nodes" loaded={first} /> : total === 0 ? (
         <p class="muted empty">No node has “{search}” in its name.</p>
       ) : (
-        <LongTable caption="Nodes" columns={columns} total={total ?? 0} row={row} id={(node) => node.id} list={list} onView={(start, end) => setView({ first: start, end })} />
+        <LongTable caption="Nodes" columns={columns} total={total ?? 0} row={row} id={(node) => node.id} list={list} onView={onView} />
       )}
     </div>
   );
-}
-
-/** The last total of a list, while rows of another window are on their way. */
-function useLast(list: string, total: number | undefined): number | undefined {
-  const last = useRef<{ list: string; total: number } | undefined>(undefined);
-  if (total !== undefined) last.current = { list, total };
-  return last.current?.list === list ? last.current.total : total;
 }

@@ -4,10 +4,11 @@ import { getPage, type Page } from '../api/client';
 import { type Loaded, useAnswers } from '../api/poll';
 import type { Overview, RunInfo, RunState } from '../api/types';
 import { count, NONE, percent } from '../format';
-import { listHref, runHref } from '../route';
+import { datasetHref, listHref, runHref } from '../route';
 import { Digest, Mark, type MarkKind, Missing, Name, Stale, Time } from '../ui/parts';
 import { Table } from '../ui/table';
 import { epochShare } from '../verdict';
+import { tokenOf } from './datasets';
 import { EpochBar } from './overview';
 
 const ROWS = 100;
@@ -31,7 +32,7 @@ export function RunsPage({ query, overview }: { query: URLSearchParams; overview
   const token = query.get('page') ?? '';
   const path = `v1/runs?limit=${ROWS}${token === '' ? '' : `&page=${encodeURIComponent(token)}`}`;
   const [runs = {}] = useAnswers<Page<RunInfo>>([path], 5000, getPage<RunInfo>);
-  const next = /[?&]page=([^&]+)/.exec(runs.data?.next ?? '')?.[1];
+  const next = tokenOf(runs.data);
   const read = new Map((overview.data?.runs ?? []).map((run) => [run.run, run]));
   return (
     <>
@@ -56,7 +57,7 @@ export function RunsPage({ query, overview }: { query: URLSearchParams; overview
                 },
               },
               { title: 'Waits for data', isNumber: true, from: 'medium', cell: (run) => percent(read.get(run.id)?.waits?.exposed_share) },
-              { title: 'Dataset', from: 'medium', cell: (run) => (run.dataset === undefined ? NONE : <Name text={run.dataset} most={28} />) },
+              { title: 'Dataset', from: 'medium', cell: (run) => (run.dataset === undefined ? NONE : <a href={datasetHref(run.dataset, { version: run.version })}><Name text={run.dataset} most={28} /></a>) },
               { title: 'Version', from: 'wide', cell: (run) => (run.version === undefined ? NONE : <Digest text={run.version} />) },
               { title: 'Ranks', isNumber: true, from: 'medium', cell: (run) => count(run.world) },
               { title: 'Virtual ranks', isNumber: true, from: 'wide', cell: (run) => count(run.virtual_ranks) },
