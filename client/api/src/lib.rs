@@ -16,6 +16,7 @@ pub mod local_transport;
 pub mod lookup;
 pub mod loop_time;
 pub mod machine;
+pub mod media;
 pub mod node;
 pub mod overview;
 pub mod placement;

@@ -234,7 +234,17 @@ pub fn uses(
 }
 
 /// The rank whose share of the virtual ranks has `virtual_rank`: the last that begins no later.
-fn rank_of(virtual_rank: u32, world: u32, virtual_ranks: u32) -> u32 {
+///
+/// ```
+/// use shardd_api::lookup::rank_of;
+///
+/// // Three ranks share eight virtual ranks: 0 and 1, 2 to 4, 5 to 7.
+/// assert_eq!([0, 1, 2, 4, 5, 7].map(|virtual_rank| rank_of(virtual_rank, 3, 8)), [0, 0, 1, 1, 2, 2]);
+/// ```
+///
+/// # Panics
+/// If `virtual_rank` is not below `virtual_ranks`, or there is no rank.
+pub fn rank_of(virtual_rank: u32, world: u32, virtual_ranks: u32) -> u32 {
     let before = (u64::from(virtual_rank) + 1) * u64::from(world) - 1;
     u32::try_from(before / u64::from(virtual_ranks)).expect("less than the world")
 }

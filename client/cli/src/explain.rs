@@ -1,4 +1,6 @@
-//! `shardctl explain`: explains the hosts of partitions, the moves of a sample, and misses.
+//! `shardctl explain`: explains the hosts of partitions, the moves of a sample, misses, and the samples of a step.
+
+mod step;
 
 use std::collections::BTreeMap;
 
@@ -25,7 +27,7 @@ use crate::table::{Table, facts};
 /// Lines of a table that people are shown.
 const LISTED: usize = 64;
 
-/// Explain where the parts of a run are, and why
+/// Explain where the parts of a run are, and why, and what a step read
 #[derive(Args)]
 pub(crate) struct Explain {
     #[command(subcommand)]
@@ -40,6 +42,8 @@ enum ExplainCommand {
     Move(Move),
     /// The missing grains, and the nodes that sent them: since each node started
     Misses(Misses),
+    /// The samples that each rank read in a step of a recorded training, and its loss
+    Step(step::ExplainStep),
 }
 
 #[derive(Args)]
@@ -77,6 +81,7 @@ impl Explain {
             ExplainCommand::Placement(placement) => placement.run(connect, json),
             ExplainCommand::Move(moved) => moved.run(connect, json),
             ExplainCommand::Misses(misses) => misses.run(connect, json),
+            ExplainCommand::Step(step) => step.run(connect, json),
         }
     }
 }

@@ -3,6 +3,7 @@
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::DataType;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
+use shardd_api::media::Media;
 
 /// A text longer than this is cut.
 const MOST_CHARS: usize = 48;
@@ -74,20 +75,8 @@ fn list(values: &dyn Array) -> String {
 }
 
 fn bytes(value: &[u8]) -> String {
-    let kinds: [(&[u8], &str); 6] = [
-        (b"\xff\xd8\xff", "JPEG"),
-        (b"\x89PNG", "PNG"),
-        (b"GIF8", "GIF"),
-        (b"BM", "BMP"),
-        (b"fLaC", "FLAC"),
-        (b"OggS", "Ogg"),
-    ];
-    let kind = match value {
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'E', b'B', b'P', ..] => Some("WebP"),
-        [b'R', b'I', b'F', b'F', _, _, _, _, b'W', b'A', b'V', b'E', ..] => Some("WAV"),
-        _ => kinds.iter().find(|(magic, _)| value.starts_with(magic)).map(|(_, kind)| *kind),
-    };
-    format!("{} of {}", kind.unwrap_or("bytes"), shardfmt::ByteSize(value.len() as u64))
+    let kind = Media::of(value).map_or("bytes", |media| media.name);
+    format!("{kind} of {}", shardfmt::ByteSize(value.len() as u64))
 }
 
 #[cfg(test)]

@@ -17,18 +17,15 @@ use shardd_client::loader::{BatchStream, Batches, BatchesConfig, GrainReader, Lo
 use shardd_engine::engine::PlanReader;
 use shardd_plan::GrainNo;
 use shardd_transforms::OnError;
-use shardfmt::{ByteSize, PlanId};
+use shardfmt::PlanId;
 use tokio::runtime::Handle;
 use tokio::sync::OwnedSemaphorePermit;
 use utoipa::IntoParams;
 
 use super::client::Client;
 use super::openapi::Binary;
-use super::problem::Refusal;
-use super::quota::{Loan, Short};
-use super::{
-    Answer, PathParam, STREAM_BYTES, STREAM_BYTES_A_CLIENT, STREAMS, Shared, State, ValidQuery, place,
-};
+use super::quota::Loan;
+use super::{Answer, PathParam, STREAMS, State, ValidQuery, place, stream_memory};
 
 /// The media type of Arrow streams.
 const ARROW_STREAM: &str = "application/vnd.apache.arrow.stream";
@@ -102,7 +99,7 @@ pub(super) async fn batches(
     if method == Method::HEAD {
         return Ok((headers, Body::empty()).into_response());
     }
-    let memory = memory(&state, client, batch_stream.held_bytes())?;
+    let memory = stream_memory(&state, client, batch_stream.held_bytes())?;
     let grains = EngineGrains { reader: reader.clone(), runtime: Handle::current() };
     let (batches, read) = batch_stream.begin(Box::new(grains))?;
     reader.spawn_blocking(read);
@@ -149,26 +146,6 @@ impl GrainReader for EngineGrains {
         let read = self.runtime.block_on(self.reader.read(epoch, grains));
         read.map_err(|error| LoadError::grains(Kind::from(&error), error))
     }
-}
-
-/// Lends a stream its memory, or advises to come back.
-fn memory(shared: &Shared, client: Client, bytes: u64) -> Result<Loan, Refusal> {
-    shared.stream_bytes.lend(client, bytes).map_err(|short| {
-        let (whose, most) = match short {
-            Short::OfAll => {
-                ("streams of batches hold as much of this node's memory as they may", STREAM_BYTES)
-            }
-            Short::OfItsPart => (
-                "your streams of batches hold as much of this node's memory as one client's may",
-                STREAM_BYTES_A_CLIENT,
-            ),
-        };
-        let (bytes, most) = (ByteSize(bytes), ByteSize(most));
-        let detail = format!(
-            "{whose}, {most}, and this one would hold {bytes} more; end one first, or ask for smaller batches"
-        );
-        Refusal::of(Kind::TooMany, detail)
-    })
 }
 
 /// Steps on their way to the client. Nothing is read faster than it takes them.

@@ -10,6 +10,7 @@ mod batches;
 mod certificates;
 mod client;
 mod console;
+mod contents;
 mod cursors;
 mod datasets;
 mod events;
@@ -29,6 +30,7 @@ mod promote;
 mod quota;
 mod range;
 mod recall;
+mod records;
 mod recover;
 mod rendezvous;
 mod request;
@@ -89,6 +91,8 @@ const STREAM_BYTES_A_CLIENT: u64 = STREAM_BYTES / 2;
 const FOLLOWERS: usize = 256;
 /// Lookups at once: each has a thread for some seconds at most. More are refused.
 const LOOKUPS: usize = 4;
+/// Looks into versions at once: each has a thread for a moment. More wait, as a page of pictures asks for many.
+const LOOKS: usize = 8;
 /// Requests at once; more wait.
 const MAX_REQUESTS: usize = 4096;
 /// The least speed of a body from then on, on the whole; of uploads when others wait for a place, up to 64 times that.
@@ -155,6 +159,8 @@ struct Shared {
     stream_bytes: quota::Quota,
     followers: Arc<Semaphore>,
     lookups: Arc<Semaphore>,
+    /// Places for looks into versions.
+    looks: Semaphore,
     /// Whose runs are, as it was a moment ago.
     standings: run_access::RunFactsCache,
     metrics: Arc<metrics::Metrics>,
@@ -175,6 +181,7 @@ impl Shared {
             stream_bytes: quota::Quota::new(STREAM_BYTES, STREAM_BYTES_A_CLIENT),
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
+            looks: Semaphore::new(LOOKS),
             standings: run_access::RunFactsCache::default(),
             metrics: Arc::default(),
             document,
@@ -199,6 +206,10 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(tags::show, tags::put, tags::remove))
         .routes(routes!(tags::all))
         .routes(routes!(datasets::version))
+        .routes(routes!(contents::summary))
+        .routes(routes!(contents::shards))
+        .routes(routes!(contents::samples))
+        .routes(routes!(contents::value))
         .routes(routes!(datasets::manifest, datasets::put_manifest))
         .routes(routes!(datasets::tree))
         .routes(routes!(shards::shard, shards::put_shard))
@@ -222,6 +233,9 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::filled))
         .routes(routes!(runs::attach, runs::detach))
         .routes(routes!(runs::locate))
+        .routes(routes!(records::list))
+        .routes(routes!(records::course))
+        .routes(routes!(records::step))
         .routes(routes!(runs::audits, runs::audit))
         .routes(routes!(cursors::show, cursors::put, cursors::remove))
         .routes(routes!(rendezvous::show, rendezvous::put, rendezvous::remove))
@@ -301,6 +315,30 @@ impl<S: Send + Sync, T: FromStr<Err: std::fmt::Display> + Send> FromRequestParts
 /// The two parsed parameters of the path.
 struct PathPair<A, B>(A, B);
 
+/// The three parsed parameters of the path.
+struct PathTriple<A, B, C>(A, B, C);
+
+/// A parameter of the path, or which one is wrong.
+fn path_part<T: FromStr<Err: std::fmt::Display>>(text: &str) -> Result<T, Refusal> {
+    text.parse().map_err(|error| bad_request(format!("{text:?}: {error}")))
+}
+
+impl<S, A, B, C> FromRequestParts<S> for PathTriple<A, B, C>
+where
+    S: Send + Sync,
+    A: FromStr<Err: std::fmt::Display> + Send,
+    B: FromStr<Err: std::fmt::Display> + Send,
+    C: FromStr<Err: std::fmt::Display> + Send,
+{
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
+        let path = Path::<(String, String, String)>::from_request_parts(parts, state).await;
+        let Path((first, second, third)) = path.map_err(bad_request)?;
+        Ok(Self(path_part(&first)?, path_part(&second)?, path_part(&third)?))
+    }
+}
+
 impl<S, A, B> FromRequestParts<S> for PathPair<A, B>
 where
     S: Send + Sync,
@@ -312,11 +350,7 @@ where
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Refusal> {
         let Path((first, second)) =
             Path::<(String, String)>::from_request_parts(parts, state).await.map_err(bad_request)?;
-        let unnamed = |name: &str, error: &dyn std::fmt::Display| bad_request(format!("{name:?}: {error}"));
-        Ok(Self(
-            first.parse().map_err(|error| unnamed(&first, &error))?,
-            second.parse().map_err(|error| unnamed(&second, &error))?,
-        ))
+        Ok(Self(path_part(&first)?, path_part(&second)?))
     }
 }
 
@@ -394,6 +428,31 @@ fn place(
     Arc::clone(places).try_acquire_owned().map_err(|_| {
         Refusal::of(Kind::TooMany, format!("{most} {what} are under way on this node, and no more are begun"))
     })
+}
+
+/// Lends a stream its memory, or advises to come back.
+fn stream_memory(shared: &Shared, client: client::Client, bytes: u64) -> Result<quota::Loan, Refusal> {
+    shared.stream_bytes.lend(client, bytes).map_err(|short| {
+        let (whose, most) = match short {
+            quota::Short::OfAll => {
+                ("streams of batches hold as much of this node's memory as they may", STREAM_BYTES)
+            }
+            quota::Short::OfItsPart => (
+                "your streams of batches hold as much of this node's memory as one client's may",
+                STREAM_BYTES_A_CLIENT,
+            ),
+        };
+        let (bytes, most) = (shardfmt::ByteSize(bytes), shardfmt::ByteSize(most));
+        let detail = format!(
+            "{whose}, {most}, and this one would hold {bytes} more; end one first, or ask for smaller batches"
+        );
+        Refusal::of(Kind::TooMany, detail)
+    })
+}
+
+/// A place for a look into a version, once there is one.
+async fn look(shared: &Shared) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
+    shared.looks.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))
 }
 
 /// Reads JSON. To it 3.0 is the integer 3, to serde it is none: where that is all that is wrong, it is mended.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use shardd_api::hot::{Hot, HotOfCluster, HotOrder};
 use shardd_api::node::NodeId;
 use shardd_api::overview::OverviewHere;
-use shardd_api::overview::rows::{NodeRows, RowOrder};
+use shardd_api::overview::rows::{Named, NodeRows, RowOrder};
 use shardd_api::problem::Kind;
 use shardd_api::schema;
 use shardd_api::series::NodeSeries;
@@ -62,6 +62,9 @@ pub(super) struct WantedRows {
     #[serde(default)]
     #[param(max_length = 40)]
     search: String,
+    /// Only this node.
+    #[param(nullable = false)]
+    id: Option<NodeId>,
     /// How many rows come before.
     #[serde(default)]
     offset: usize,
@@ -80,7 +83,8 @@ pub(super) async fn rows(state: State, seen: Datasets, ValidQuery(wanted): Valid
         return Err(bad_request(format!("search: names have at most {LONGEST_NAME} characters")));
     }
     let reports = state.api.observer.reports().await;
-    json(&NodeRows::of(&reports.nodes, &reports.lost, wanted.order, &wanted.search, wanted.offset, limit))
+    let named = wanted.id.as_ref().map_or(Named::Containing(&wanted.search), Named::Exactly);
+    json(&NodeRows::of(&reports.nodes, &reports.lost, wanted.order, named, wanted.offset, limit))
 }
 
 /// The status and the counters of a node

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::extract::{Request, State as Extract};
 use axum::http::header::{CONTENT_TYPE, HOST, HeaderMap, ORIGIN};
 use axum::http::uri::Authority;
-use axum::http::{HeaderName, Version};
+use axum::http::{HeaderName, Method, Version};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use shardd_api::problem::Kind;
@@ -19,8 +19,10 @@ use shardd_certificates::Host;
 use super::Shared;
 use super::problem::Refusal;
 
-/// How a browser says where the page is from that asks (Fetch Metadata).
+/// Where the page is from that asks, by its browser (W3C, Fetch Metadata Request Headers).
 const FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
+/// What the answer is for.
+const FETCH_DEST: HeaderName = HeaderName::from_static("sec-fetch-dest");
 /// How much of what a client sent is repeated to it.
 const REPEATED: usize = 80;
 
@@ -41,12 +43,22 @@ pub(super) async fn ours(Extract(shared): Extract<Arc<Shared>>, request: Request
         target: request.uri().authority().map(Authority::as_str),
         host: said(request.headers(), &HOST),
         origin: said(request.headers(), &ORIGIN),
-        site: said(request.headers(), &FETCH_SITE),
+        site: match opens_console(&request) {
+            true => Said::Nothing,
+            false => said(request.headers(), &FETCH_SITE),
+        },
     };
     match check(&asked, &own) {
         Ok(()) => next.run(request).await,
         Err(strange) => Refusal::of(strange.kind(), strange).into_response(),
     }
+}
+
+/// Whether a window opens the console, be it by a link of another site. The page is the same for all, no frame shows it, and what
+/// it asks for is of its own origin.
+fn opens_console(request: &Request) -> bool {
+    let is_window = said(request.headers(), &FETCH_DEST) == Said::Once("document");
+    is_window && request.method() == Method::GET && request.uri().path() == "/"
 }
 
 /// The value of a header.

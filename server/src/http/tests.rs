@@ -2,6 +2,8 @@
 
 mod api;
 mod console;
+mod contents;
+mod records;
 mod refusals;
 mod same_origin;
 

@@ -102,6 +102,7 @@ fn the_examples_of_the_documentation_are_answered() {
             .args(["-c", &example])
             .env("plan", &plan)
             .env("run", "mine")
+            .env("version", info["version"].as_str().expect("an id"))
             .env("shard", info["entries"][0]["id"].as_str().expect("an id"))
             .output()
             .expect("sh");

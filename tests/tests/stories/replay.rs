@@ -444,3 +444,48 @@ fn a_run_is_audited_and_a_rank_that_is_missing_repeats_or_alters_is_named() {
     assert!(said.contains("2 epochs do not match plan and manifest, the first is epoch 0"), "{said}");
     assert_eq!(lines[0]["epochs"][0]["said"], "rank 3 of 4 reported nothing");
 }
+
+#[test]
+fn a_step_of_a_recorded_training_leads_to_the_samples_that_its_ranks_read() {
+    let place = Place::directory("64KiB");
+    let mut train = Command::new(binary("shardtrain"));
+    train.args(["run", "--nproc", "2", "--", "--store", "s", "--dataset", "digits", "--epochs", "2"]);
+    train.args(["--global-batch-size", "64", "--virtual-ranks", "8", "--run", "t", "--record", "s"]);
+    run(train.current_dir(place.folder.path()).env("HOME", place.folder.path()));
+
+    // The eighth step of the second epoch, whose 23rd has 29 samples.
+    let step = place.json("explain step 30 --run t");
+    let told = ["step", "epoch", "step_of_epoch", "position", "global_batch_size", "virtual_ranks", "world"]
+        .map(|name| number(&step["step"], name));
+    assert_eq!(told, [30, 1, 7, 448, 64, 8, 2]);
+    let shares = step["step"]["shares"].as_array().expect("shares");
+    let sum = |share: &Value| share["loss"].as_f64().expect("a loss") * number(share, "samples") as f64;
+    let mean = shares.iter().map(sum).sum::<f64>() / 64.0;
+    let loss = step["step"]["loss"].as_f64().expect("a loss");
+    assert!((mean - loss).abs() < 1e-9 * loss, "{mean} and {loss}");
+
+    let samples = |value: &Value| -> BTreeMap<u64, u64> {
+        let rows = value.as_array().expect("samples");
+        rows.iter().map(|row| (number(row, "position"), number(row, "sample"))).collect()
+    };
+    for rank in 0..2 {
+        let own = place.json(&format!("explain step 30 --run t --rank {rank}"));
+        let words = "replay --epoch 1 --position 448 --global-batch-size 64 --virtual-ranks 8 --world 2";
+        let replayed = place.json(&format!("{words} --rank {rank}"));
+        let micro_batches = replayed["micro_batches"].as_array().expect("micro-batches");
+        let rows =
+            micro_batches.iter().flat_map(|one| one["rows"].as_array().expect("rows").clone()).collect();
+        assert_eq!(samples(&own["samples"]), samples(&Value::Array(rows)), "rank {rank}");
+        assert_eq!(samples(&own["samples"]).len(), 32);
+    }
+    assert_eq!(samples(&step["samples"]).len(), 64);
+    let page = run(&mut place.shardctl("explain step 45 --run t"));
+    assert!(page.contains("1, step 22 of it") && page.contains("1,408 to 1,436"), "{page}");
+
+    let (why, code) = place.refused("explain step 46 --run t");
+    assert!(code == 2 && why.contains("the newest has 0 to 45"), "{why}");
+    let (why, code) = place.refused("explain step 1 --run u");
+    assert!(code == 1 && why.contains("run u has no record here"), "{why}");
+    let (why, code) = place.refused("explain step 1 --run t --rank 2");
+    assert!(code == 2 && why.contains("give 0 to 1"), "{why}");
+}

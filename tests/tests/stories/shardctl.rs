@@ -494,11 +494,11 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     elsewhere.iter().for_each(|(verb, words)| call(&[], verb, words));
     // With --json, too: the demo by tests/tests/stories/demo.rs, tokens by tests/tests/stories/access.rs, the rest of certificates by
     // tests/tests/stories/certificates.rs, nodes that come and go by tests/tests/stories/drains.rs, what else operators do by tests/tests/stories/operator.rs,
-    // proofs by tests/tests/stories/replay.rs, the first node's death by tests/tests/stories/metadata.rs and first_node.rs, records of trainings by client/cli/tests/commands/records.rs.
+    // proofs and steps by tests/tests/stories/replay.rs, the first node's death by tests/tests/stories/metadata.rs and first_node.rs, records of trainings by client/cli/tests/commands/records.rs.
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
-    let others = others.chain(&["explain placement", "explain move", "explain misses"]);
+    let others = others.chain(&["explain placement", "explain move", "explain misses", "explain step"]);
     let others =
         others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff", "runs rm"]);
     // Events and the view of a cluster by tests/tests/stories/top.rs, checks of a machine by tests/tests/stories/doctor.rs.

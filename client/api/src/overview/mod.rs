@@ -67,13 +67,24 @@ pub struct Overview {
     pub at: u64,
     /// How many nodes there are, by state.
     pub nodes: NodeCounts,
-    /// The runs that are being read, the one that waits most for data first.
+    /// The runs that are being read, the one that waits most for data first, at most [`MOST_RUNS`].
     pub runs: Vec<RunOverview>,
-    /// What is wrong, the worst first.
+    /// How many more runs are being read.
+    #[serde(default)]
+    pub more_runs: usize,
+    /// What is wrong, the worst first, at most [`MOST_FINDINGS`].
     pub findings: Vec<Finding>,
+    /// How much more is wrong.
+    #[serde(default)]
+    pub more_findings: usize,
     /// The bytes of all nodes.
     pub totals: Totals,
 }
+
+/// The most runs of an overview.
+pub const MOST_RUNS: usize = 50;
+/// The most findings of an overview.
+pub const MOST_FINDINGS: usize = 100;
 
 /// A view of a cluster, and the node that gives it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -269,14 +280,14 @@ pub struct Finding {
 /// The view of what was observed.
 #[must_use]
 pub fn overview(observed: &Observed<'_>) -> Overview {
-    let runs = runs::runs(observed.nodes);
-    Overview {
-        at: observed.now,
-        nodes: counts(observed),
-        findings: findings::findings(observed, &runs),
-        totals: totals(observed.nodes),
-        runs,
-    }
+    let mut runs = runs::runs(observed.nodes);
+    let mut findings = findings::findings(observed, &runs);
+    let more_runs = runs.len().saturating_sub(MOST_RUNS);
+    let more_findings = findings.len().saturating_sub(MOST_FINDINGS);
+    runs.truncate(MOST_RUNS);
+    findings.truncate(MOST_FINDINGS);
+    let (nodes, totals) = (counts(observed), totals(observed.nodes));
+    Overview { at: observed.now, nodes, runs, more_runs, findings, more_findings, totals }
 }
 
 fn counts(observed: &Observed<'_>) -> NodeCounts {

@@ -17,6 +17,9 @@ pub struct NodeRow {
     pub http: String,
     /// Its state, the worst that applies.
     pub state: RowState,
+    /// Whether it is to host nothing, whatever its state.
+    #[serde(default)]
+    pub draining: bool,
     /// The faults that nodes report of it, in a line each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub issues: Vec<String>,
@@ -133,6 +136,15 @@ impl RowOrder {
     }
 }
 
+/// The names of the nodes of a list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Named<'a> {
+    /// Those that contain this text; all, if it is empty.
+    Containing(&'a str),
+    /// This one alone.
+    Exactly(&'a NodeId),
+}
+
 /// Rows of a list of nodes.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -146,18 +158,21 @@ pub struct NodeRows {
 }
 
 impl NodeRows {
-    /// Those of all nodes whose names contain `search`, from a place on, at most `limit` of them.
+    /// Those of all nodes with such names, from a place on, at most `limit` of them.
     #[must_use]
     pub fn of(
         nodes: &[NodeReport],
         lost: &[Lost],
         order: RowOrder,
-        search: &str,
+        named: Named<'_>,
         offset: usize,
         limit: usize,
     ) -> NodeRows {
         let mut rows: Vec<NodeRow> = nodes.iter().map(row).chain(lost.iter().map(lost_row)).collect();
-        rows.retain(|row| row.id.as_str().contains(search));
+        rows.retain(|row| match named {
+            Named::Containing(part) => row.id.as_str().contains(part),
+            Named::Exactly(id) => row.id == *id,
+        });
         rows.sort_by(|one, other| one.id.cmp(&other.id));
         let descending = |rows: &mut Vec<NodeRow>, by: fn(&NodeRow) -> f64| {
             rows.sort_by(|one, other| by(other).total_cmp(&by(one)));
@@ -215,6 +230,7 @@ fn row(node: &NodeReport) -> NodeRow {
         id: node.state.record.id.clone(),
         http: node.state.record.http.clone(),
         state,
+        draining: node.state.draining.is_some(),
         issues: node.state.health_issues.iter().map(ToString::to_string).collect(),
         hosted_partitions: node.state.drained.hosted,
         ranks: node.status.as_ref().map_or(0, |status| status.readers.len()),
@@ -228,6 +244,7 @@ fn lost_row(lost: &Lost) -> NodeRow {
         id: lost.record.id.clone(),
         http: lost.record.http.clone(),
         state: RowState::Lost,
+        draining: false,
         issues: Vec::new(),
         hosted_partitions: 0,
         ranks: 0,

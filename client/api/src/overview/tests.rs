@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::rows::{NodeRows, RowOrder, RowState};
+use super::rows::{Named, NodeRows, RowOrder, RowState};
 use super::*;
 use crate::drain::{Drained, NodeState};
 use crate::exchange::{EpochCount, EpochExchange};
@@ -307,13 +307,34 @@ fn orders_and_severities_have_one_name() {
 }
 
 #[test]
+fn a_view_of_a_cluster_in_much_trouble_is_bounded_and_counts_the_rest() {
+    let nodes: Vec<NodeReport> = (0..1000)
+        .map(|n| {
+            node(&format!("n{n}"), |status| {
+                status.readers = vec![Reader {
+                    run: format!("r{n}").parse().expect("a name"),
+                    ..reader(0, &[(Stage::Disk, 0.9)])
+                }];
+                status.counters.corrupt_on_disk = 1;
+            })
+        })
+        .collect();
+    let view = view(&nodes);
+    assert_eq!((view.runs.len(), view.more_runs), (MOST_RUNS, 1000 - MOST_RUNS));
+    assert_eq!(view.findings.len(), MOST_FINDINGS);
+    assert!(view.more_findings >= 1000 - MOST_FINDINGS, "{}", view.more_findings);
+    let bytes = serde_json::to_vec(&view).expect("plain data").len();
+    assert!(bytes < 120_000, "{bytes} bytes");
+}
+
+#[test]
 fn rows_are_sorted_searched_and_cut() {
     let mut nodes: Vec<NodeReport> =
         (0..50).rev().map(|n| node(&format!("n{n:02}"), |status| status.origin_bytes = n)).collect();
     (nodes[7].status, nodes[7].unanswered) = (None, Some("timed out".to_owned()));
     let lost = [Lost { record: record("zz"), last_seen: None }];
     let names = |order, search: &str, offset, limit| {
-        let rows = NodeRows::of(&nodes, &lost, order, search, offset, limit);
+        let rows = NodeRows::of(&nodes, &lost, order, Named::Containing(search), offset, limit);
         (rows.total, rows.rows.iter().map(|row| row.id.to_string()).collect::<Vec<_>>())
     };
     assert_eq!(names(RowOrder::Name, "", 1, 2), (51, vec!["n01".to_owned(), "n02".to_owned()]));
@@ -321,10 +342,15 @@ fn rows_are_sorted_searched_and_cut() {
     assert_eq!(names(RowOrder::State, "", 0, 2), (51, vec!["zz".to_owned(), "n42".to_owned()]));
     assert_eq!(names(RowOrder::Origin, "", 49, 9).1, ["n42", "zz"], "those without numbers come last");
     assert_eq!(names(RowOrder::Disk, "none", 0, 9), (0, vec![]));
-    let rows = NodeRows::of(&nodes, &lost, RowOrder::State, "", 0, 1);
+    let rows = NodeRows::of(&nodes, &lost, RowOrder::State, Named::Containing(""), 0, 1);
     assert_eq!(rows.rows[0].state, RowState::Lost);
+    nodes[48].state.draining = Some(crate::drain::Drain::Asked);
+    let rows = NodeRows::of(&nodes, &lost, RowOrder::State, Named::Exactly(&id("n01")), 0, 9);
+    assert_eq!((rows.total, rows.rows[0].draining), (1, true));
+    assert!(NodeRows::of(&nodes, &lost, RowOrder::Name, Named::Exactly(&id("n0")), 0, 9).rows.is_empty());
     let text =
-        serde_json::to_string(&NodeRows::of(&nodes, &lost, RowOrder::Name, "", 0, 50)).expect("plain data");
+        serde_json::to_string(&NodeRows::of(&nodes, &lost, RowOrder::Name, Named::Containing(""), 0, 50))
+            .expect("plain data");
     assert!(text.len() < 50 * 600, "{} bytes", text.len());
     assert_eq!(serde_json::from_str::<NodeRows>(&text).expect("as written").rows.len(), 50);
 }

@@ -2,7 +2,7 @@
 
 mod expire;
 mod list;
-mod records;
+pub(crate) mod records;
 mod remove;
 
 use std::path::PathBuf;

@@ -17,13 +17,13 @@ use crate::output;
 use crate::table::{Table, facts};
 
 /// The records of a place.
-pub(super) struct Place {
+pub(crate) struct Place {
     records: Records,
     runtime: Runtime,
 }
 
 impl Place {
-    pub(super) fn open(connect: &Connect, given: Option<&Path>) -> Result<Place, Failure> {
+    pub(crate) fn open(connect: &Connect, given: Option<&Path>) -> Result<Place, Failure> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let origin = match connect.place_of_records(given)? {
             StorePlace::Directory(directory) if !directory.is_dir() => {
@@ -40,13 +40,18 @@ impl Place {
     }
 
     /// The records of a run, the oldest first.
-    pub(super) fn of_run(&self, run: &RunId) -> Result<Vec<(RecordId, Record)>, Failure> {
+    pub(crate) fn of_run(&self, run: &RunId) -> Result<Vec<(RecordId, Record)>, Failure> {
         let mut found = Vec::new();
         for listed in self.runtime.block_on(self.records.list(Some(run)))? {
             found.push((listed.id, self.runtime.block_on(self.records.read(&listed))?));
         }
         found.sort_by_key(|(id, record)| (record.written(), *id));
         Ok(found)
+    }
+
+    /// A step of a record; none if it has no such step.
+    pub(crate) fn step(&self, record: &Record, step: u64) -> Result<Option<StepRow>, Failure> {
+        Ok(self.runtime.block_on(self.records.step(record, step))?)
     }
 
     /// Those as a table.

@@ -10,10 +10,12 @@
 //! resumed training writes the end of it alone, two records of the same training have the same parts, and a
 //! comparison reads the first parts that differ. Nothing in the table depends on how many ranks there were.
 //!
-//! - `document.rs`: the record; `steps.rs`: the bytes of its table; `compare.rs`: what differs. Pure.
+//! - `document.rs`: the record; `steps.rs`: the bytes of its table; `compare.rs`: what differs;
+//!   `course.rs`: what charts show. Pure.
 //! - `shelf.rs`: the records of a store, beside the checkpoints of their runs; `stored.rs`: what each run has there.
 
 mod compare;
+mod course;
 mod document;
 mod shelf;
 mod steps;
@@ -28,6 +30,7 @@ use crate::origin::OriginError;
 pub use compare::{
     Comparison, Differing, SettingDifference, StepDifference, first_difference, setting_differences,
 };
+pub use course::{Course, CoursePoint, ShareExplained, StepExplained};
 pub use document::{Data, Ending, FORMAT, Launch, Record, RecordId, StepsTable};
 pub use shelf::{Listed, Records, compare};
 pub use steps::{Digest128, STEPS_PER_PART, ShareRow, StepRow, decode_part, encode_part};

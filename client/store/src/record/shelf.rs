@@ -2,18 +2,24 @@
 //! the runs. Parts are put before the record that names them.
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::stream::{self, StreamExt, TryStreamExt};
 use shardd_api::protocol::RunId;
 use shardfmt::Digest;
 use tokio::try_join;
 
 use super::RecordError;
 use super::compare::{Comparison, StepDifference, first_difference};
+use super::course::{self, Course};
 use super::document::{Record, RecordId, StepsTable};
-use super::steps::{StepRow, decode_part};
+use super::steps::{STEPS_PER_PART, StepRow, decode_part};
 use crate::origin::{Origin, StoredObject};
+
+/// Parts of a table that are read at once.
+const PARTS_AT_ONCE: usize = 8;
 
 /// This number of records is named where one is wanted that is not there.
 const NAMED: usize = 10;
@@ -94,6 +100,36 @@ impl Records {
         let what = format!("part {} of the steps of run {}", digest.short(), record.run);
         let bytes = self.origin.keyed(part_key(&record.run, digest), &what, digest).await?;
         decode_part(bytes, &what, record.steps.steps_of(number), record.virtual_ranks)
+    }
+
+    /// A step of a record; none if it has no such step.
+    ///
+    /// # Errors
+    /// See [`steps`](Self::steps).
+    pub async fn step(&self, record: &Record, step: u64) -> Result<Option<StepRow>, RecordError> {
+        let rows = self.steps(record, step / STEPS_PER_PART).await?;
+        Ok(rows.into_iter().find(|row| row.step == step))
+    }
+
+    /// The course of a training over some steps of its record, in at most `points` points. Of a range of more than
+    /// 65,536 steps it reads some parts, evenly apart.
+    ///
+    /// # Errors
+    /// See [`steps`](Self::steps).
+    pub async fn course(
+        &self,
+        record: &Record,
+        steps: Range<u64>,
+        points: usize,
+    ) -> Result<Course, RecordError> {
+        let parts = course::parts(steps.clone());
+        let all = StepsTable::part_numbers(steps.clone());
+        let is_sampled = (parts.len() as u64) < all.end - all.start;
+        let read = stream::iter(parts).map(|number| self.steps(record, number)).buffered(PARTS_AT_ONCE);
+        let mut rows: Vec<StepRow> = read.try_concat().await?;
+        rows.retain(|row| steps.contains(&row.step));
+        let StepsTable { first, end, of, .. } = record.steps;
+        Ok(Course { first, end, of, is_sampled, points: course::points(&rows, points) })
     }
 
     /// Puts a part of a table: its digest.

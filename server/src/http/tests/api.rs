@@ -55,7 +55,9 @@ fn concrete(path: &str, names: &Value, shard: ShardId) -> String {
         _ if path.starts_with("/v1/runs/") => "r".to_owned(),
         _ => names["version"].as_str().expect("a version").to_owned(),
     };
-    path.replace("{id}", &id).replace("{name}", "d").replace("{tag}", "v1").replace("{rank}", "0")
+    let path = path.replace("{id}", &id).replace("{name}", "d").replace("{tag}", "v1").replace("{rank}", "0");
+    let path = path.replace("{sample}", "0").replace("{column}", "x").replace("{step}", "0");
+    path.replace("{record}", names["version"].as_str().expect("a digest"))
 }
 
 #[test]

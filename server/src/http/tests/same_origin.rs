@@ -88,6 +88,29 @@ fn a_page_of_another_site_empties_no_node_and_makes_no_token() {
 }
 
 #[test]
+fn a_link_of_another_site_opens_the_console_and_nothing_else() {
+    let (server, _) = filled();
+    let at = format!("host: {}", server.address);
+    let window = [&*at, "sec-fetch-site: cross-site", "sec-fetch-mode: navigate", "sec-fetch-dest: document"];
+    assert_eq!(asked(&server, "GET / HTTP/1.1", &window, "").0, 200);
+    let renamed = ["host: evil.example", window[1], window[2], window[3]];
+    let frame = [window[0], window[1], window[2], "sec-fetch-dest: iframe"];
+    let fetch = [window[0], window[1], "sec-fetch-mode: no-cors", "sec-fetch-dest: empty"];
+    let posted = [window[0], window[1], window[2], window[3], "origin: http://evil.example"];
+    for (request, headers, status) in [
+        ("GET / HTTP/1.1", &renamed[..], 421),
+        ("GET / HTTP/1.1", &frame, 403),
+        ("GET / HTTP/1.1", &fetch, 403),
+        ("GET / HTTP/1.1", &posted, 403),
+        ("POST / HTTP/1.1", &window, 403),
+        ("GET /v1/overview HTTP/1.1", &window, 403),
+        ("GET /console.js HTTP/1.1", &window, 403),
+    ] {
+        assert_eq!(asked(&server, request, headers, "").0, status, "{request} {headers:?}");
+    }
+}
+
+#[test]
 fn programs_probes_and_own_pages_are_answered() {
     let (server, _) = filled();
     let port = server.address.port();

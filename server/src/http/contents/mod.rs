@@ -1,0 +1,219 @@
+//! What versions hold, for people: columns, labels, shards, and samples.
+
+mod samples;
+mod summary;
+mod value;
+
+use std::ops::Range;
+
+use arrow::array::Array;
+use axum::http::HeaderValue;
+use axum::http::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, X_CONTENT_TYPE_OPTIONS,
+};
+use axum::response::IntoResponse;
+use serde::{Deserialize, Serialize};
+use shardd_api::schema;
+use shardfmt::{RowDigest, ShardId, VersionId};
+use utoipa::{IntoParams, ToSchema};
+
+use super::client::Client;
+use super::openapi::Binary;
+use super::problem::{Refusal, bad_request, invalid, not_found};
+use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look};
+use samples::{Sample, Samples};
+use summary::{ShardRows, VersionSummary};
+use value::{Room, Value};
+
+/// The default number of shards, and the most.
+const SHARDS: u64 = 50;
+const MOST_SHARDS: u64 = 1000;
+/// The default number of samples, and the most.
+const SAMPLES: u64 = 12;
+const MOST_SAMPLES: usize = 100;
+
+/// What a version holds: its columns with statistics, its labels, and its sizes
+#[utoipa::path(get, path = "/v1/versions/{id}/summary", tag = "datasets", operation_id = "version_summary",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    responses((status = 200, description = "The contents", body = VersionSummary), (status = 404)))]
+pub(super) async fn summary(state: State, PathParam(id): PathParam<VersionId>) -> Answer {
+    let _one_of_few = look(&state).await?;
+    let origin = state.api.catalog.origin();
+    json(&origin.ask_manifest(id, |manifest| VersionSummary::of(&manifest)).await?)
+}
+
+/// Which shards of a version are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedShards {
+    /// How many shards come before.
+    #[serde(default)]
+    #[param(default = 0, required = false)]
+    offset: u64,
+    /// Shards, 50 by default.
+    #[param(minimum = 1, maximum = 1000, nullable = false)]
+    limit: Option<u64>,
+}
+
+/// The shards of a version, with their samples and labels
+#[utoipa::path(get, path = "/v1/versions/{id}/shards", tag = "datasets", operation_id = "version_shards",
+    params(("id" = schema::Digest, Path, description = "The version"), WantedShards),
+    responses((status = 200, description = "Shards, in the order of the version", body = ShardRows),
+        (status = 404)))]
+pub(super) async fn shards(
+    state: State,
+    PathParam(id): PathParam<VersionId>,
+    ValidQuery(WantedShards { offset, limit }): ValidQuery<WantedShards>,
+) -> Answer {
+    let limit = limit.unwrap_or(SHARDS);
+    if !(1..=MOST_SHARDS).contains(&limit) {
+        return Err(bad_request(format!("limit: {limit} is not a number from 1 to {MOST_SHARDS}")));
+    }
+    let _one_of_few = look(&state).await?;
+    let origin = state.api.catalog.origin();
+    json(&origin.ask_manifest(id, move |manifest| ShardRows::of(&manifest, offset, limit)).await?)
+}
+
+/// Which samples of a version are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedSamples {
+    /// The number of the first sample, in the order of the version, from 0.
+    #[param(nullable = false)]
+    from: Option<u64>,
+    /// Samples, 12 by default.
+    #[param(minimum = 1, maximum = 100, nullable = false)]
+    limit: Option<u64>,
+    /// The numbers of samples, with commas between them, at most 100, in place of `from` and `limit`.
+    #[param(nullable = false, pattern = r"^[0-9]{1,18}(,[0-9]{1,18}){0,99}$")]
+    numbers: Option<String>,
+}
+
+impl WantedSamples {
+    /// The numbers of the samples, of a version that has `total`.
+    fn numbers(self, total: u64) -> Result<Vec<u64>, Refusal> {
+        let Some(numbers) = self.numbers else {
+            let (from, limit) = (self.from.unwrap_or(0), self.limit.unwrap_or(SAMPLES));
+            if !(1..=MOST_SAMPLES as u64).contains(&limit) {
+                return Err(bad_request(format!("limit: {limit} is not a number from 1 to {MOST_SAMPLES}")));
+            }
+            let wanted: Range<u64> = from.min(total)..total.min(from.saturating_add(limit));
+            return Ok(wanted.collect());
+        };
+        if self.from.is_some() || self.limit.is_some() {
+            return Err(bad_request("numbers: give numbers, or from and limit"));
+        }
+        let numbers: Vec<u64> = numbers
+            .split(',')
+            .map(|number| {
+                let is_short = (1..=18).contains(&number.len());
+                let is_number = is_short && number.bytes().all(|byte| byte.is_ascii_digit());
+                let parsed = is_number.then(|| number.parse().ok()).flatten();
+                parsed.ok_or_else(|| bad_request(format!("numbers: {number:?} is no number of a sample")))
+            })
+            .collect::<Result<_, _>>()?;
+        if numbers.len() > MOST_SAMPLES {
+            return Err(bad_request(format!("numbers: give at most {MOST_SAMPLES}")));
+        }
+        match numbers.iter().find(|number| **number >= total) {
+            Some(number) => Err(invalid(format!("numbers: the version has no sample {number}, but {total}"))),
+            None => Ok(numbers),
+        }
+    }
+}
+
+/// Samples of a version.
+#[derive(Serialize, ToSchema)]
+struct SampleRows {
+    /// How many samples the version has.
+    total: u64,
+    /// The samples asked for, in that order.
+    rows: Vec<SampleRow>,
+}
+
+/// A sample of a version.
+#[derive(Serialize, ToSchema)]
+struct SampleRow {
+    /// Its number, in the order of the version.
+    sample: u64,
+    /// The shard that holds it.
+    #[schema(value_type = schema::Digest)]
+    shard: ShardId,
+    /// Its row there.
+    row: u32,
+    /// The digest of its canonical form.
+    #[schema(value_type = schema::Digest)]
+    digest: RowDigest,
+    /// Its values, in the order of the columns; null where one is missing.
+    values: Vec<Option<Value>>,
+}
+
+/// Samples of a version as people look at them
+///
+/// Each is compared with its digest. Long texts and lists are cut, and files are named by their kind and length.
+#[utoipa::path(get, path = "/v1/versions/{id}/samples", tag = "datasets", operation_id = "version_samples",
+    params(("id" = schema::Digest, Path, description = "The version"), WantedSamples),
+    responses((status = 200, description = "Samples", body = SampleRows), (status = 404), (status = 422)))]
+pub(super) async fn samples(
+    state: State,
+    client: Client,
+    PathParam(id): PathParam<VersionId>,
+    ValidQuery(wanted): ValidQuery<WantedSamples>,
+) -> Answer {
+    let read = samples::read(&state, client, id, |total| wanted.numbers(total)).await?;
+    let Samples { total, label_column, classes, samples } = read;
+    let mut room = Room::new();
+    let rows = samples.into_iter().map(|sample| {
+        let Sample { number, shard, row, digest, values } = sample;
+        let columns = values.columns().iter().enumerate().map(|(at, column)| {
+            let classes = if Some(at) == label_column { classes.as_slice() } else { &[] };
+            Value::of(column, 0, classes, &mut room)
+        });
+        SampleRow { sample: number, shard, row, digest, values: columns.collect() }
+    });
+    json(&SampleRows { total, rows: rows.collect() })
+}
+
+/// A value of a sample, whole: the bytes of a picture, a sound, a text
+#[utoipa::path(get, path = "/v1/versions/{id}/samples/{sample}/{column}", tag = "datasets", operation_id = "sample_value",
+    params(("id" = schema::Digest, Path, description = "The version"),
+        ("sample" = u64, Path, description = "The number of the sample, in the order of the version"),
+        ("column" = String, Path, description = "The name of the column")),
+    responses((status = 200, description = "The bytes, with the media type of their kind", content(
+            (Binary = "application/octet-stream"), (Binary = "text/plain"), (Binary = "image/*"), (Binary = "audio/*"), (Binary = "video/*"))),
+        (status = 404), (status = 422)))]
+pub(super) async fn value(
+    state: State,
+    client: Client,
+    PathTriple(version, sample, column): PathTriple<VersionId, u64, String>,
+) -> Answer {
+    let only = move |total| match sample < total {
+        true => Ok(vec![sample]),
+        false => Err(not_found(format!("the version has no sample {sample}, but {total}"))),
+    };
+    let read = samples::read(&state, client, version, only).await?;
+    let Some(Sample { digest, values, .. }) = read.samples.into_iter().next() else {
+        return Err(not_found(format!("there is no sample {sample}")));
+    };
+    let found = values.column_by_name(&column).ok_or_else(|| {
+        let names: Vec<String> = values.schema().fields().iter().map(|field| field.name().clone()).collect();
+        not_found(shardd_api::suggest::no_such(&format!("column {column:?}"), &column, &names))
+    })?;
+    if found.is_null(0) {
+        return Err(not_found(format!("sample {sample} has no value in column {column:?}")));
+    }
+    let (bytes, media_type) = value::content(found, 0).ok_or_else(|| {
+        invalid(format!("column {column:?} has type {}: only bytes and texts are files", found.data_type()))
+    })?;
+    let known = [
+        (CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        // A dataset's bytes are no page of this node, whatever they hold.
+        (CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox; default-src 'none'")),
+        (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+        (CACHE_CONTROL, HeaderValue::from_static("private, no-cache")),
+    ];
+    let etag = (ETAG, format!("\"{digest}\""));
+    Ok((known, [etag], bytes.to_vec()).into_response())
+}

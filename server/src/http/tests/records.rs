@@ -1,0 +1,146 @@
+//! Records of trainings in the store: lists, courses, and the place of a step in the data.
+
+use shardd_store::record::{
+    Data, Ending, FORMAT, Launch, Record, Records, ShareRow, StepRow, StepsTable, encode_part,
+};
+use shardfmt::{Digest, PlanId};
+
+use super::*;
+
+/// Steps of the recorded training; that of the spike; steps of an epoch; samples of a step.
+const STEPS: u64 = 1500;
+const SPIKE: u64 = 340;
+const PER_EPOCH: u64 = 32;
+const BATCH: u64 = 64;
+
+fn row(step: u64) -> StepRow {
+    let loss = if step == SPIKE { 640.0 } else { 64.0 };
+    let share = |virtual_rank: u32| {
+        let loss = if virtual_rank == 5 { loss - 56.0 } else { 8.0 };
+        ShareRow { samples: 8, loss, correct: 4, input: None, gradient: None }
+    };
+    StepRow {
+        step,
+        epoch: (step / PER_EPOCH) as u32,
+        rate: 0.1,
+        samples: BATCH,
+        loss,
+        correct: 32,
+        gradient_norm: loss / 64.0,
+        is_skipped: step == SPIKE,
+        weights: None,
+        shares: (0..8).map(share).collect(),
+    }
+}
+
+/// A training of eight virtual ranks, on two ranks, and from step 320 on three.
+fn recorded(server: &Server, dataset: Option<&str>) -> String {
+    let origin =
+        Origin::open(&server.directory.path().join("store").display().to_string()).expect("the store");
+    let records = Records::new(Arc::new(origin));
+    let run: shardd_api::protocol::RunId = "r1".parse().expect("a name");
+    let rows: Vec<StepRow> = (0..STEPS).map(row).collect();
+    let parts = rows.chunks(shardd_store::record::STEPS_PER_PART as usize).map(encode_part);
+    let put = |part| server.runtime.block_on(records.put_part(&run, part)).expect("put");
+    let launch = |first_step, world| Launch {
+        first_step,
+        world,
+        started: 1000,
+        until: 2000,
+        version: "0.1.0".to_owned(),
+        program: None,
+        device: "cpu".to_owned(),
+        processor: "a processor".to_owned(),
+    };
+    let data = format!("\"plan x, 2048 samples in steps of {BATCH}, last batch Short\"");
+    let settings = [("data", data), ("steps per epoch", PER_EPOCH.to_string())];
+    let record = Record {
+        format: FORMAT,
+        run: run.clone(),
+        data: Data {
+            dataset: dataset.map(str::to_owned),
+            version: VersionId(Digest::of(b"v")),
+            plan: PlanId(Digest::of(b"p")),
+            q: "0.1".to_owned(),
+            seed: 0,
+            samples: 2048,
+        },
+        virtual_ranks: 8,
+        arguments: Vec::new(),
+        settings: settings.map(|(name, value)| (name.to_owned(), value)).into(),
+        is_exact: true,
+        steps: StepsTable {
+            first: 0,
+            end: STEPS,
+            of: 2000,
+            digests_every: 1,
+            parts: parts.map(put).collect(),
+        },
+        first_weights: Digest::of(b"w"),
+        weights: None,
+        checkpoints: Vec::new(),
+        launches: vec![launch(0, 2), launch(320, 3)],
+        ending: Ending::Stopped,
+    };
+    server.runtime.block_on(records.publish(&record)).expect("published").to_string()
+}
+
+fn document(server: &Server, path: &str) -> Value {
+    let (status, reply) = server.get(path, &[]);
+    assert_eq!(status, 200, "{path}");
+    serde_json::from_slice(&bytes(reply)).expect("JSON")
+}
+
+#[test]
+fn a_spike_in_the_course_leads_to_the_positions_that_its_step_read() {
+    let server = Server::start();
+    let id = recorded(&server, Some("d"));
+    let listed = document(&server, "runs/r1/records");
+    let record = &listed[0];
+    let wanted = json!([id, "d", 8, BATCH, 0, STEPS, 2000, "stopped", 2000]);
+    let names =
+        ["id", "dataset", "virtual_ranks", "global_batch_size", "first", "end", "of", "ending", "written"];
+    assert_eq!(Value::from(names.map(|name| record[name].clone()).to_vec()), wanted);
+    assert_eq!(document(&server, "runs/r2/records"), json!([]));
+
+    let path = format!("runs/r1/records/{id}/steps");
+    let course = document(&server, &format!("{path}?points=50"));
+    let points = course["points"].as_array().expect("points");
+    assert!(points.len() <= 50 && course["is_sampled"] == false);
+    let spike = points.iter().find(|point| point["loss_max"] == 10.0).expect("it is seen in 50 points");
+    assert_eq!(
+        (&spike["step_of_max"], &spike["skipped"], &spike["loss_min"]),
+        (&json!(SPIKE), &json!(1), &json!(1.0))
+    );
+    let near = document(&server, &format!("{path}?from=1020&to=1030"));
+    assert_eq!(near["points"].as_array().map(Vec::len), Some(10), "two parts have these steps");
+    assert_eq!(document(&server, &format!("{path}?from=9000"))["points"], json!([]));
+
+    let step = document(&server, &format!("{path}/{SPIKE}"));
+    let names = ["epoch", "step_of_epoch", "position", "global_batch_size", "world", "loss", "is_skipped"];
+    let wanted = json!([10, 20, 20 * BATCH, BATCH, 3, 10.0, true]);
+    assert_eq!(Value::from(names.map(|name| step[name].clone()).to_vec()), wanted);
+    let shares = step["shares"].as_array().expect("shares");
+    let ranks: Vec<&Value> = shares.iter().map(|share| &share["rank"]).collect();
+    assert_eq!(ranks, [0, 0, 1, 1, 1, 2, 2, 2]);
+    assert_eq!((&shares[5]["loss"], &shares[4]["loss"]), (&json!(73.0), &json!(1.0)));
+    assert_eq!(document(&server, &format!("{path}/319"))["world"], 2);
+}
+
+#[test]
+fn what_is_not_recorded_is_not_found() {
+    let server = Server::start();
+    let id = recorded(&server, None);
+    let refused = |path: &str| {
+        let (status, reply) = server.get(path, &[]);
+        (status.as_u16(), detail(reply))
+    };
+    let other = Digest::of(b"another");
+    assert_eq!(refused(&format!("runs/r1/records/{other}/steps")).0, 404);
+    assert_eq!(refused(&format!("runs/r2/records/{id}/steps")).0, 404);
+    let (status, why) = refused(&format!("runs/r1/records/{id}/steps/{STEPS}"));
+    assert_eq!((status, why), (404, format!("the record has no step {STEPS}, but 0 to {}", STEPS - 1)));
+    assert_eq!(refused(&format!("runs/r1/records/{id}/steps?points=0")).0, 400);
+    assert_eq!(refused("runs/r1/records/x/steps").0, 400);
+    assert_eq!(refused(&format!("runs/r1/records/{id}/steps/-1")).0, 400);
+}
