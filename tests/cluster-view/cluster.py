@@ -85,6 +85,7 @@ class Processes:
         self.started: list[subprocess.Popen] = []
 
     def start(self, name: str, command: list[object], **how: object) -> subprocess.Popen:
+        """Starts a process with a group of its own."""
         with open(self.folder / f"{name}.log", "ab") as log:
             how = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, **how}
             process = subprocess.Popen([str(part) for part in command], start_new_session=True, **how)
@@ -106,9 +107,19 @@ class Processes:
             if pipe:
                 pipe.close()
 
+    def end_browser(self, process: subprocess.Popen) -> None:
+        """Ends a script of Playwright, which ends its Chromium: that is in another group."""
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+        self.end(process)
+
     def end_all(self) -> None:
         while self.started:
-            self.end(self.started.pop())
+            process = self.started.pop()
+            (self.end_browser if "node" in process.args else self.end)(process)
 
 
 class Mounts:
