@@ -124,6 +124,23 @@ impl Measure {
     }
 }
 
+impl Measure {
+    /// The noun of what is measured: `values` or `lengths`.
+    ///
+    /// ```
+    /// use shardfmt::arrow::datatypes::DataType;
+    /// use shardfmt::statistics::Measure;
+    ///
+    /// assert_eq!(Measure::of(&DataType::Utf8).noun(), "lengths");
+    /// ```
+    pub fn noun(self) -> &'static str {
+        match self {
+            Self::Lengths => "lengths",
+            Self::Values | Self::Nothing => "values",
+        }
+    }
+}
+
 /// Which part of all lies below each of the [`Quantiles`], in hundredths.
 const HUNDREDTHS: [u64; 6] = [0, 25, 50, 75, 99, 100];
 

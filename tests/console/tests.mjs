@@ -93,6 +93,12 @@ async function turn(page, seconds) {
   }
 }
 
+/** Until the page follows the events. */
+async function followed(server, page) {
+  const until = Date.now() + PATIENCE;
+  while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(50);
+}
+
 /** The requests from one on that are not of `turn`. */
 const since = (server, from) => server.requests.slice(from).filter(({ path }) => path !== '/v1/health');
 
@@ -370,8 +376,7 @@ test('a node that dies leaves its data with their age, and the page continues by
       await says(page, 'The node does not answer the console');
       assert.deepEqual(faults, []);
       // Events come again.
-      const until = Date.now() + PATIENCE;
-      while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(100);
+      await followed(server, page);
       server.emit('node', 'n9');
       await says(page, 'Node n9 registered');
     });
@@ -404,8 +409,7 @@ test('an event is a line of the journal, and an early answer', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/runs', { hasClock: true }, async ({ page }) => {
       await page.locator('tbody tr').first().waitFor();
-      const until = Date.now() + PATIENCE;
-      while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(50);
+      await followed(server, page);
       const listed = page.waitForRequest(/\/v1\/runs\?/);
       await page.clock.runFor(6000);
       await listed;
@@ -426,11 +430,7 @@ test('a stream that ends continues after the last event, and misses nothing', as
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '', {}, async ({ page }) => {
       await says(page, /Training is not held up/);
-      const followed = async () => {
-        const until = Date.now() + PATIENCE;
-        while (server.followers.size === 0 && Date.now() < until) await page.waitForTimeout(50);
-      };
-      await followed();
+      await followed(server, page);
       server.emit('tag', 'digits/v1');
       await says(page, 'Tag digits/v1 was set');
       for (const follower of server.followers) follower.end();
@@ -440,10 +440,10 @@ test('a stream that ends continues after the last event, and misses nothing', as
       const last = server.requests.filter(({ path }) => path === '/v1/events').at(-1);
       assert.equal(last.headers['last-event-id'], '101');
       // After `lagged` the page lists again, and follows from then on.
-      await followed();
+      await followed(server, page);
       server.interrupt('lagged');
       await says(page, 'Some changes before this line are missing');
-      await followed();
+      await followed(server, page);
       const again = server.requests.filter(({ path }) => path === '/v1/events').at(-1);
       assert.equal(again.headers['last-event-id'], undefined);
       server.emit('tag', 'digits/v3');

@@ -7,7 +7,7 @@ use arrow::json::writer::LineDelimited;
 use clap::Args;
 use shardd_store::catalog::Catalog;
 use shardd_store::connect::{Connect, only_dataset};
-use shardfmt::{DatasetRef, ManifestFile, RowCodec, RowDigest};
+use shardfmt::{DatasetRef, ManifestFile, RowCodec};
 
 use crate::failure::Failure;
 use crate::human::{count, plural};
@@ -107,11 +107,8 @@ fn read(
         let fetched = catalog.shard_ranges(entry.id, plan.ranges())?;
         let mut row = first;
         for batch in plan.decode(&fetched)?.into_iter().flatten() {
-            let mut canonical = Vec::new();
             for index in 0..batch.num_rows() {
-                canonical.clear();
-                codec.encode(&batch, index, &mut canonical)?;
-                if RowDigest::of(&canonical) != sidecar.rows[row as usize] {
+                if codec.digest(&batch, index)? != sidecar.rows[row as usize] {
                     return Err(Failure::failed(format!(
                         "row {row} of shard {} is damaged: check the store with `shardctl verify`",
                         entry.id

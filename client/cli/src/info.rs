@@ -99,11 +99,7 @@ fn columns(manifest: &ManifestFile) -> Table {
         let present = known.map(|known| count(known.count)).unwrap_or_default();
         let mut row = vec![field.name().clone(), field.data_type().to_string(), null.to_owned(), present];
         if let Some(spread) = known.unwrap_or(&unmeasured).spread {
-            let measured = match Measure::of(field.data_type()) {
-                Measure::Lengths => "lengths",
-                Measure::Values | Measure::Nothing => "values",
-            };
-            row.push(measured.to_owned());
+            row.push(Measure::of(field.data_type()).noun().to_owned());
             row.extend(shown(field.data_type(), spread));
         }
         table.row(row);
@@ -171,9 +167,8 @@ fn as_json(
         let field = manifest.schema().field(at);
         let known = totals.statistics.as_ref().and_then(|statistics| statistics.columns.get(at));
         let spread = known.and_then(|known| known.spread).map(|spread| {
-            let of = Measure::of(field.data_type()) == Measure::Lengths;
             json!({
-                "of": if of { "lengths" } else { "values" },
+                "of": Measure::of(field.data_type()).noun(),
                 "min": spread.min,
                 "max": spread.max,
                 "mean": spread.mean,

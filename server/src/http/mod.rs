@@ -450,6 +450,22 @@ fn stream_memory(shared: &Shared, client: client::Client, bytes: u64) -> Result<
     })
 }
 
+/// A parameter that is a number from 1 to `most`.
+fn within<N>(name: &str, number: N, most: N) -> Result<N, Refusal>
+where
+    N: Copy + PartialOrd + From<u8> + std::fmt::Display,
+{
+    match (N::from(1)..=most).contains(&number) {
+        true => Ok(number),
+        false => Err(bad_request(format!("{name}: {number} is not a number from 1 to {most}"))),
+    }
+}
+
+/// Bytes in hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// A place for a look into a version, once there is one.
 async fn look(shared: &Shared) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
     shared.looks.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))

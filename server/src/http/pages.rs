@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::IntoParams;
 
 use super::problem::{Refusal, bad_request, invalid};
-use super::{Answer, json};
+use super::{Answer, hex, json};
 
 /// The default number of elements of a page.
 const USUAL: usize = 1000;
@@ -78,7 +78,7 @@ pub(super) fn page<T: Serialize>(
 /// A page, and the start of the next one.
 pub(super) fn answer(uri: &Uri, limit: usize, page: &[impl Serialize], next: Option<String>) -> Answer {
     let Some(next) = next else { return json(&page) };
-    let token: String = next.bytes().map(|byte| format!("{byte:02x}")).collect();
+    let token = hex(next.as_bytes());
     // The other parameters hold for all pages.
     let asked = uri.query().unwrap_or_default().split('&');
     let others =

@@ -17,7 +17,7 @@ use super::pages::{self, Paged};
 use super::problem::Refusal;
 use super::range::{Wanted, wanted};
 use super::recall::{WithStaleness, aged, or_recalled, told};
-use super::{Answer, LOOKUPS, PathParam, State, ValidJson, ValidQuery, json, place};
+use super::{Answer, LOOKUPS, PathParam, State, ValidJson, ValidQuery, json, place, within};
 
 /// The most positions that one lookup answers.
 const MAX_POSITIONS: u64 = 10_000;
@@ -149,11 +149,7 @@ pub(super) async fn at(
     ValidQuery(asked): ValidQuery<At>,
 ) -> Answer {
     let At { epoch, position, global_batch_size, rank, world, virtual_ranks } = asked;
-    if !(1..=MAX_POSITIONS).contains(&global_batch_size) {
-        let detail =
-            format!("global_batch_size: {global_batch_size} is not a number from 1 to {MAX_POSITIONS}");
-        return Err(super::bad_request(detail));
-    }
+    let global_batch_size = within("global_batch_size", global_batch_size, MAX_POSITIONS)?;
     let step = Step { epoch, position, global_batch_size, rank, world, virtual_ranks };
     let look = move |plan: &Plan, manifest: &ManifestFile| lookup::at(plan, manifest, &step);
     json(&looked_up(&state, id, look).await?)

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 use shardd_api::protocol::RunId;
 use shardd_api::schema;
+use shardd_store::origin::OriginError;
 use shardd_store::record::{
     Course, Ending, Launch, Listed, Record, RecordError, RecordId, Records, StepExplained,
 };
@@ -14,9 +15,9 @@ use shardfmt::{Digest, PlanId, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::Datasets;
-use super::problem::{Refusal, bad_request, chain, invalid, not_found};
+use super::problem::{Refusal, chain, invalid, not_found};
 use super::run_access::Seen;
-use super::{Answer, PathPair, PathTriple, State, ValidQuery, json, look};
+use super::{Answer, PathPair, PathTriple, State, ValidQuery, json, look, within};
 
 /// The most records that are listed of a run.
 const MOST_RECORDS: usize = 50;
@@ -166,10 +167,7 @@ pub(super) async fn course(
     PathPair(run, id): PathPair<RunId, RecordId>,
     ValidQuery(wanted): ValidQuery<WantedSteps>,
 ) -> Answer {
-    let points = wanted.points.unwrap_or(POINTS);
-    if !(1..=MOST_POINTS).contains(&points) {
-        return Err(bad_request(format!("points: {points} is not a number from 1 to {MOST_POINTS}")));
-    }
+    let points = within("points", wanted.points.unwrap_or(POINTS), MOST_POINTS)?;
     let _one_of_few = look(&state).await?;
     let records = records(&state);
     let record = read(&records, &seen, run, id).await?;
@@ -211,13 +209,13 @@ fn records(state: &State) -> Records {
 
 async fn read(records: &Records, seen: &Datasets, run: RunId, id: RecordId) -> Result<Record, Refusal> {
     let listed = Listed { run, id };
-    let missing = || not_found(format!("run {} has no record {id}", listed.run));
-    // A record that is not there is no fault of the store.
-    if !records.list(Some(&listed.run)).await?.contains(&listed) {
-        return Err(missing());
+    match records.read(&listed).await {
+        Ok(record) if may_see(seen, &record) => Ok(record),
+        Ok(_) | Err(RecordError::Store(OriginError::NotFound { .. })) => {
+            Err(not_found(format!("run {} has no record {id}", listed.run)))
+        }
+        Err(error) => Err(error.into()),
     }
-    let record = records.read(&listed).await?;
-    if may_see(seen, &record) { Ok(record) } else { Err(missing()) }
 }
 
 /// Whether a record is of a dataset that the client may see. It outlives the run, so it says itself of which.

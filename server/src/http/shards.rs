@@ -119,7 +119,7 @@ pub(super) async fn put_rows(
 }
 
 /// Runs what takes long where blocking is allowed.
-async fn blocking<T: Send + 'static>(
+pub(super) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Refusal> + Send + 'static,
 ) -> Result<T, Refusal> {
     tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| {

@@ -144,6 +144,19 @@ impl Server {
         )
     }
 
+    /// The answer to a question that has one.
+    fn document(&self, path: &str) -> Value {
+        let (status, reply) = self.get(path, &[]);
+        assert_eq!(status, 200, "{path}");
+        serde_json::from_slice(&bytes(reply)).expect("JSON")
+    }
+
+    /// The status and the detail of a refusal.
+    fn refused(&self, path: &str) -> (u16, String) {
+        let (status, reply) = self.get(path, &[]);
+        (status.as_u16(), detail(reply))
+    }
+
     fn put(&self, path: &str, body: &[u8]) -> (StatusCode, Response<ureq::Body>) {
         self.ask(agent().put(self.url(path)).send(body))
     }

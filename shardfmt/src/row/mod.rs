@@ -222,6 +222,21 @@ impl RowCodec {
         &self.schema
     }
 
+    /// The digest of a row of a record batch.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`encode`](Self::encode).
+    ///
+    /// # Panics
+    ///
+    /// If the record batch has no such row.
+    pub fn digest(&self, batch: &RecordBatch, row: usize) -> Result<RowDigest, RowError> {
+        let mut canonical = Vec::new();
+        self.encode(batch, row, &mut canonical)?;
+        Ok(RowDigest::of(&canonical))
+    }
+
     /// The fewest bytes that a row takes in memory, even where all its values are null.
     pub(crate) fn least_row_bytes(&self) -> usize {
         self.columns.iter().map(Shape::least_bytes).fold(0, usize::saturating_add)

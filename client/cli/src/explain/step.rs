@@ -34,7 +34,7 @@ pub(super) struct ExplainStep {
     rank: Option<u32>,
 
     /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the
-    /// nodes or the store in use]
+    /// store in use]
     #[arg(long, value_name = "DIR|URL")]
     record: Option<PathBuf>,
 }

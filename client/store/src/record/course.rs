@@ -21,7 +21,7 @@ pub struct CoursePoint {
     pub steps: u64,
     /// The epoch of the first.
     pub epoch: u32,
-    /// The mean loss of a sample or token; none if that is no number.
+    /// The mean loss of a sample or token; none if it is infinite or NaN.
     pub loss: Option<f64>,
     /// The least mean loss of a step.
     pub loss_min: Option<f64>,
@@ -33,7 +33,7 @@ pub struct CoursePoint {
     pub accuracy: f64,
     /// The learning rate of the first step.
     pub learning_rate: f32,
-    /// The largest norm of the gradient, before it was clipped; none if that is no number.
+    /// The largest norm of the gradient before clipping; none if it is infinite or NaN.
     pub gradient_norm: Option<f64>,
     /// Steps that were bad, and changed nothing.
     pub skipped: u64,
@@ -75,9 +75,9 @@ pub struct StepExplained {
     pub world: u32,
     /// The learning rate.
     pub learning_rate: f32,
-    /// The mean loss; none if that is no number.
+    /// The mean loss; none if it is infinite or NaN.
     pub loss: Option<f64>,
-    /// The norm of the gradient, before it was clipped; none if that is no number.
+    /// The norm of the gradient before clipping; none if it is infinite or NaN.
     pub gradient_norm: Option<f64>,
     /// Whether the step was bad, and changed nothing.
     pub is_skipped: bool,
@@ -95,7 +95,7 @@ pub struct ShareExplained {
     pub rank: u32,
     /// Answers that its loss is of: samples, or tokens of sequences.
     pub samples: u64,
-    /// Its mean loss; none if that is no number.
+    /// Its mean loss; none if it is infinite or NaN.
     pub loss: Option<f64>,
     /// How many answers were right.
     pub correct: u64,

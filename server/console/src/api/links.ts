@@ -10,3 +10,6 @@ export function nextPage(header: string | null): string | undefined {
   }
   return undefined;
 }
+
+/** The token in the address of a page. */
+export const tokenOf = (address: string | undefined): string | undefined => /[?&]page=([^&]+)/.exec(address ?? '')?.[1];

@@ -1,7 +1,8 @@
 // Answers that a page shows, asked for again and again while the page is visible. Components that show the same share one.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { get, isHeld, link, Refused, resumed, auth } from './client';
+import { get, getPage, isHeld, link, type Page, Refused, resumed, auth } from './client';
+import { tokenOf } from './links';
 
 export interface Loaded<T> {
   data?: T;
@@ -126,6 +127,12 @@ export function useAnswers<T>(paths: string[], every: number, load = get as (pat
     return () => ends.forEach((end) => end());
   }, [paths.join('\n'), every]);
   return all.map((one) => one.state as Loaded<T>);
+}
+
+/** A page of a list, by the token of its beginning, and the token of the next page. `path` has the limit. */
+export function usePage<T>(path: string, token: string, every: number): { page: Loaded<Page<T>>; next: string | undefined } {
+  const [page = {}] = useAnswers<Page<T>>([token === '' ? path : `${path}&page=${encodeURIComponent(token)}`], every, getPage<T>);
+  return { page, next: tokenOf(page.data?.next) };
 }
 
 /** Asks for all that is shown; for what never changes only with `isWhole`. */

@@ -1,7 +1,7 @@
 // One version of a dataset: its samples, columns, labels and shards; and the versions and tags of the dataset.
 
 import { getPage, type Page } from '../api/client';
-import { useAnswer, useAnswers, useWindows } from '../api/poll';
+import { useAnswer, useAnswers, usePage, useWindows } from '../api/poll';
 import type { DatasetInfo, LabelCount, LogEntry, ShardRow, TagInfo, VersionSummary } from '../api/types';
 import { bytes, count, isNumber, NONE, percent, plural } from '../format';
 import { datasetHref, part } from '../route';
@@ -9,7 +9,6 @@ import { cut, visible } from '../text';
 import { Digest, Fact, Mark, Missing, Name, Prose, Stale, Time } from '../ui/parts';
 import { type Column, LongTable, Table } from '../ui/table';
 import { figure } from '../values';
-import { tokenOf } from './datasets';
 import { Samples } from './samples';
 
 const VIEWS = [['', 'Samples'], ['columns', 'Columns'], ['labels', 'Labels'], ['shards', 'Shards'], ['versions', 'Versions']] as const;
@@ -198,9 +197,8 @@ function LabelStack({ shard, colours, classes }: { shard: ShardRow; colours: Map
 /** `name` may be a reference; the log and the tags are of its dataset. */
 function Versions({ name, dataset, version, kept, query }: { name: string; dataset: string; version: string; kept: string | undefined; query: URLSearchParams }) {
   const token = query.get('log') ?? '';
-  const [log = {}] = useAnswers<Page<LogEntry>>([`v1/datasets/${part(dataset)}/log?limit=50${token === '' ? '' : `&page=${encodeURIComponent(token)}`}`], 30_000, getPage<LogEntry>);
+  const { page: log, next } = usePage<LogEntry>(`v1/datasets/${part(dataset)}/log?limit=50`, token, 30_000);
   const [tags = {}] = useAnswers<Page<TagInfo>>([`v1/datasets/${part(dataset)}/tags?limit=200`], 30_000, getPage<TagInfo>);
-  const next = tokenOf(log.data);
   const link = (of: string) => (of === version ? <><Digest text={of} /> <span class="muted">shown here</span></> : <a href={datasetHref(name, { version: of })}><Digest text={of} /></a>);
   return (
     <>

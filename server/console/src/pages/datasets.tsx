@@ -1,7 +1,6 @@
 // All datasets, by name.
 
-import { getPage, type Page } from '../api/client';
-import { useAnswers } from '../api/poll';
+import { usePage } from '../api/poll';
 import type { DatasetInfo } from '../api/types';
 import { bytes, count } from '../format';
 import { datasetHref, listHref } from '../route';
@@ -10,14 +9,9 @@ import { Table } from '../ui/table';
 
 const ROWS = 100;
 
-/** The token of the next page, out of its address. */
-export const tokenOf = (page: Page<unknown> | undefined): string | undefined => /[?&]page=([^&]+)/.exec(page?.next ?? '')?.[1];
-
 export function DatasetsPage({ query }: { query: URLSearchParams }) {
   const token = query.get('page') ?? '';
-  const path = `v1/datasets?limit=${ROWS}${token === '' ? '' : `&page=${encodeURIComponent(token)}`}`;
-  const [datasets = {}] = useAnswers<Page<DatasetInfo>>([path], 15_000, getPage<DatasetInfo>);
-  const next = tokenOf(datasets.data);
+  const { page: datasets, next } = usePage<DatasetInfo>(`v1/datasets?limit=${ROWS}`, token, 15_000);
   return (
     <>
       <h1 tabIndex={-1}>Datasets</h1>

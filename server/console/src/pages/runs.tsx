@@ -1,14 +1,12 @@
 // All runs that the cluster knows, by name.
 
-import { getPage, type Page } from '../api/client';
-import { type Loaded, useAnswers } from '../api/poll';
+import { type Loaded, usePage } from '../api/poll';
 import type { Overview, RunInfo, RunState } from '../api/types';
 import { count, NONE, percent } from '../format';
 import { datasetHref, listHref, runHref } from '../route';
 import { Digest, Mark, type MarkKind, Missing, Name, Stale, Time } from '../ui/parts';
 import { Table } from '../ui/table';
 import { epochShare } from '../verdict';
-import { tokenOf } from './datasets';
 import { EpochBar } from './overview';
 
 const ROWS = 100;
@@ -30,9 +28,7 @@ export function RunStateMark({ state }: { state: RunState }) {
 
 export function RunsPage({ query, overview }: { query: URLSearchParams; overview: Loaded<Overview> }) {
   const token = query.get('page') ?? '';
-  const path = `v1/runs?limit=${ROWS}${token === '' ? '' : `&page=${encodeURIComponent(token)}`}`;
-  const [runs = {}] = useAnswers<Page<RunInfo>>([path], 5000, getPage<RunInfo>);
-  const next = tokenOf(runs.data);
+  const { page: runs, next } = usePage<RunInfo>(`v1/runs?limit=${ROWS}`, token, 5000);
   const read = new Map((overview.data?.runs ?? []).map((run) => [run.run, run]));
   return (
     <>

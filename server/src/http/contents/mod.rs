@@ -20,7 +20,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::client::Client;
 use super::openapi::Binary;
 use super::problem::{Refusal, bad_request, invalid, not_found};
-use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look};
+use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look, within};
 use samples::{Sample, Samples};
 use summary::{ShardRows, VersionSummary};
 use value::{Room, Value};
@@ -66,10 +66,7 @@ pub(super) async fn shards(
     PathParam(id): PathParam<VersionId>,
     ValidQuery(WantedShards { offset, limit }): ValidQuery<WantedShards>,
 ) -> Answer {
-    let limit = limit.unwrap_or(SHARDS);
-    if !(1..=MOST_SHARDS).contains(&limit) {
-        return Err(bad_request(format!("limit: {limit} is not a number from 1 to {MOST_SHARDS}")));
-    }
+    let limit = within("limit", limit.unwrap_or(SHARDS), MOST_SHARDS)?;
     let _one_of_few = look(&state).await?;
     let origin = state.api.catalog.origin();
     json(&origin.ask_manifest(id, move |manifest| ShardRows::of(&manifest, offset, limit)).await?)
@@ -95,10 +92,8 @@ impl WantedSamples {
     /// The numbers of the samples, of a version that has `total`.
     fn numbers(self, total: u64) -> Result<Vec<u64>, Refusal> {
         let Some(numbers) = self.numbers else {
-            let (from, limit) = (self.from.unwrap_or(0), self.limit.unwrap_or(SAMPLES));
-            if !(1..=MOST_SAMPLES as u64).contains(&limit) {
-                return Err(bad_request(format!("limit: {limit} is not a number from 1 to {MOST_SAMPLES}")));
-            }
+            let from = self.from.unwrap_or(0);
+            let limit = within("limit", self.limit.unwrap_or(SAMPLES), MOST_SAMPLES as u64)?;
             let wanted: Range<u64> = from.min(total)..total.min(from.saturating_add(limit));
             return Ok(wanted.collect());
         };

@@ -5,11 +5,15 @@ use std::collections::btree_map::Entry;
 use std::ops::Range;
 
 use arrow::array::RecordBatch;
+use axum::body::Bytes;
 use shardd_api::problem::Kind;
-use shardfmt::{ByteSize, ManifestError, RowCodec, RowDigest, ShardEntry, ShardId, VersionId};
+use shardfmt::{
+    ByteSize, ManifestError, RangePlan, RowCodec, RowDigest, ShardEntry, ShardId, Sidecar, VersionId,
+};
 
 use super::super::client::Client;
 use super::super::problem::{Refusal, chain, invalid};
+use super::super::shards::blocking;
 use super::super::{State, look, stream_memory};
 
 /// The most bytes that several samples may take in the store. A single one is bounded by the memory that is lent.
@@ -95,20 +99,32 @@ pub(super) async fn read(
         }
         loans.push(stream_memory(state, client, plan.bytes().saturating_mul(COPIES))?);
         let fetched = origin.read_ranges(&entry.id, plan.ranges()).await?;
-        let decoded = plan.decode(&fetched).map_err(|error| corrupt(&error))?;
-        for ((row, at), batches) in rows.into_iter().zip(decoded) {
-            let digest = sidecar.rows[row as usize];
-            let values = batches.into_iter().next().filter(|values| values.num_rows() == 1);
-            let values = values.ok_or_else(|| damaged(row, entry.id))?;
-            let mut canonical = Vec::new();
-            codec.encode(&values, 0, &mut canonical).map_err(|error| corrupt(&error))?;
-            if RowDigest::of(&canonical) != digest {
-                return Err(damaged(row, entry.id));
-            }
+        let (codec, wanted) = (codec.clone(), rows.iter().map(|(row, _)| *row).collect());
+        let decoded = blocking(move || decode(&plan, &fetched, &codec, &sidecar, wanted)).await?;
+        for ((row, at), (digest, values)) in rows.into_iter().zip(decoded) {
             samples[at] = Some(Sample { number: numbers[at], shard: entry.id, row, digest, values });
         }
     }
     Ok(Samples { total, label_column, classes, samples: samples.into_iter().flatten().collect() })
+}
+
+/// The rows that a plan reads, each on its own and equal to its digest.
+fn decode(
+    plan: &RangePlan,
+    fetched: &[Bytes],
+    codec: &RowCodec,
+    sidecar: &Sidecar,
+    rows: Vec<u32>,
+) -> Result<Vec<(RowDigest, RecordBatch)>, Refusal> {
+    let decoded = plan.decode(fetched).map_err(|error| corrupt(&error))?;
+    let verified = rows.into_iter().zip(decoded).map(|(row, batches)| {
+        let damaged = || damaged(row, sidecar.shard);
+        let values = batches.into_iter().next().filter(|values| values.num_rows() == 1);
+        let values = values.ok_or_else(damaged)?;
+        let digest = codec.digest(&values, 0).map_err(|error| corrupt(&error))?;
+        if digest == sidecar.rows[row as usize] { Ok((digest, values)) } else { Err(damaged()) }
+    });
+    verified.collect()
 }
 
 fn damaged(row: u32, shard: ShardId) -> Refusal {

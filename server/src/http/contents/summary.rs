@@ -204,12 +204,8 @@ impl ColumnSummary {
     fn of(manifest: &ManifestFile, at: usize) -> Self {
         let field = manifest.schema().field(at);
         let known = manifest.totals().statistics.as_ref().and_then(|known| known.columns.get(at));
-        let of = match Measure::of(field.data_type()) {
-            Measure::Lengths => "lengths",
-            Measure::Values | Measure::Nothing => "values",
-        };
         let spread = known.and_then(|known| known.spread).map(|spread| ColumnSpread {
-            of,
+            of: Measure::of(field.data_type()).noun(),
             min: spread.min,
             max: spread.max,
             mean: spread.mean,

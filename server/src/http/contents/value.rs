@@ -7,6 +7,8 @@ use serde::Serialize;
 use shardd_api::media::Media;
 use utoipa::ToSchema;
 
+use super::super::hex;
+
 /// Characters of a text.
 const MOST_CHARACTERS: usize = 2000;
 /// Bytes shown of a value that is none of the known kinds of files.
@@ -95,8 +97,8 @@ impl Room {
     }
 
     /// As much as there is of `wanted`.
-    fn take(&mut self, wanted: usize, most: usize) -> usize {
-        let taken = wanted.min(most).min(self.0);
+    fn take(&mut self, wanted: usize) -> usize {
+        let taken = wanted.min(self.0);
         self.0 -= taken;
         taken
     }
@@ -126,7 +128,7 @@ impl Value {
             kind if kind.is_temporal() => Self::Time { text: plain(array, row) },
             _ => match elements(array, row) {
                 Some(values) if is_number(values.data_type()) => {
-                    let shown = room.take(values.len() * 8, MOST_NUMBERS * 8) / 8;
+                    let shown = room.take(values.len().min(MOST_NUMBERS) * 8) / 8;
                     Self::List {
                         data_type: values.data_type().to_string(),
                         length: values.len(),
@@ -146,7 +148,7 @@ impl Value {
         let length = bytes.len();
         match Media::of(bytes) {
             Some(media) => Self::Media { media_type: media.media_type, length },
-            None => Self::Bytes { hex: hex(&bytes[..room.take(length, MOST_HEX)]), length },
+            None => Self::Bytes { hex: hex(&bytes[..room.take(length.min(MOST_HEX))]), length },
         }
     }
 }
@@ -228,15 +230,11 @@ fn plain(array: &dyn Array, row: usize) -> String {
 
 fn cut(text: &str, room: &mut Room) -> String {
     let end = text.char_indices().nth(MOST_CHARACTERS).map_or(text.len(), |(at, _)| at);
-    let mut end = room.take(end, end);
+    let mut end = room.take(end);
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text[..end].to_owned()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Any value as JSON. What is too deep or too long is left out.
@@ -250,13 +248,13 @@ fn nested(
     if array.is_null(row) {
         return serde_json::Value::Null;
     }
-    if deep == 0 || room.take(16, 16) < 16 {
+    if deep == 0 || room.take(16) < 16 {
         *is_cut = true;
         return "…".into();
     }
     if let Some(bytes) = bytes(array, row) {
         *is_cut |= bytes.len() > MOST_HEX;
-        return hex(&bytes[..room.take(bytes.len(), MOST_HEX)]).into();
+        return hex(&bytes[..room.take(bytes.len().min(MOST_HEX))]).into();
     }
     if let Some(whole) = text(array, row) {
         let shown = cut(whole, room);

@@ -53,21 +53,10 @@ fn filled() -> (Server, VersionId, Vec<FinishedShard>) {
     (server, version, shards)
 }
 
-fn document(server: &Server, path: &str) -> Value {
-    let (status, reply) = server.get(path, &[]);
-    assert_eq!(status, 200, "{path}");
-    serde_json::from_slice(&bytes(reply)).expect("JSON")
-}
-
-fn refused(server: &Server, path: &str) -> (u16, String) {
-    let (status, reply) = server.get(path, &[]);
-    (status.as_u16(), detail(reply))
-}
-
 #[test]
 fn a_summary_has_columns_with_statistics_and_labels_with_classes() {
     let (server, version, _) = filled();
-    let summary = document(&server, &format!("versions/{version}/summary"));
+    let summary = server.document(&format!("versions/{version}/summary"));
     assert_eq!(
         (&summary["samples"], &summary["shards"], &summary["config"]),
         (&json!(6), &json!(2), &json!({ "seed": 1 }))
@@ -91,17 +80,17 @@ fn a_summary_has_columns_with_statistics_and_labels_with_classes() {
 fn shards_come_in_windows_with_the_number_of_their_first_sample() {
     let (server, version, shards) = filled();
     let path = format!("versions/{version}/shards");
-    let all = document(&server, &path);
+    let all = server.document(&path);
     assert_eq!(all["total"], 2);
     for (at, shard) in shards.iter().enumerate() {
         let row = &all["rows"][at];
         let wanted = json!([at, shard.id, 3 * at, 3, shard.entry.bytes]);
         assert_eq!(json!([row["index"], row["id"], row["first"], row["samples"], row["bytes"]]), wanted);
     }
-    assert_eq!(document(&server, &format!("{path}?offset=1&limit=1"))["rows"], json!([all["rows"][1]]));
-    assert_eq!(document(&server, &format!("{path}?offset=18446744073709551615"))["rows"], json!([]));
+    assert_eq!(server.document(&format!("{path}?offset=1&limit=1"))["rows"], json!([all["rows"][1]]));
+    assert_eq!(server.document(&format!("{path}?offset=18446744073709551615"))["rows"], json!([]));
     assert_eq!(
-        refused(&server, &format!("{path}?limit=0")),
+        server.refused(&format!("{path}?limit=0")),
         (400, "limit: 0 is not a number from 1 to 1000".to_owned())
     );
 }
@@ -110,7 +99,7 @@ fn shards_come_in_windows_with_the_number_of_their_first_sample() {
 fn samples_are_read_in_the_order_asked_for_and_equal_their_digests() {
     let (server, version, shards) = filled();
     let path = format!("versions/{version}/samples");
-    let all = document(&server, &path);
+    let all = server.document(&path);
     assert_eq!((&all["total"], all["rows"].as_array().map(Vec::len)), (&json!(6), Some(6)));
     assert_eq!(
         all["rows"][0]["values"],
@@ -132,22 +121,22 @@ fn samples_are_read_in_the_order_asked_for_and_equal_their_digests() {
         (&Value::Null, &json!("<script>dog</script>"))
     );
 
-    let picked = document(&server, &format!("{path}?numbers=5,0,5"));
+    let picked = server.document(&format!("{path}?numbers=5,0,5"));
     assert_eq!(picked["rows"], json!([all["rows"][5], all["rows"][0], all["rows"][5]]));
     assert_eq!(
-        document(&server, &format!("{path}?from=4&limit=100"))["rows"].as_array().map(Vec::len),
+        server.document(&format!("{path}?from=4&limit=100"))["rows"].as_array().map(Vec::len),
         Some(2)
     );
-    assert_eq!(document(&server, &format!("{path}?from=6"))["rows"], json!([]));
+    assert_eq!(server.document(&format!("{path}?from=6"))["rows"], json!([]));
 
-    let (status, why) = refused(&server, &format!("{path}?numbers=1,6"));
+    let (status, why) = server.refused(&format!("{path}?numbers=1,6"));
     assert_eq!((status, why.as_str()), (422, "numbers: the version has no sample 6, but 6"));
     for query in
         ["numbers=", "numbers=1,", "numbers=-1", "numbers=1&from=0", "limit=101", "limit=0", "number=1"]
     {
-        assert_eq!(refused(&server, &format!("{path}?{query}")).0, 400, "{query}");
+        assert_eq!(server.refused(&format!("{path}?{query}")).0, 400, "{query}");
     }
-    assert_eq!(refused(&server, &format!("{path}?numbers={}", ["1"; 101].join(","))).0, 400);
+    assert_eq!(server.refused(&format!("{path}?numbers={}", ["1"; 101].join(","))).0, 400);
 }
 
 #[test]
@@ -168,11 +157,11 @@ fn a_value_is_a_file_that_no_browser_runs() {
     let (_, reply) = server.get(&format!("{path}/2/picture"), &[]);
     assert_eq!(header(&reply, "content-type"), "application/octet-stream");
 
-    let (status, why) = refused(&server, &format!("{path}/0/pictures"));
+    let (status, why) = server.refused(&format!("{path}/0/pictures"));
     assert!(status == 404 && why.contains("picture"), "{why}");
-    assert_eq!(refused(&server, &format!("{path}/1/picture")).0, 404);
-    assert_eq!(refused(&server, &format!("{path}/6/picture")).0, 404);
-    let (status, why) = refused(&server, &format!("{path}/0/label"));
+    assert_eq!(server.refused(&format!("{path}/1/picture")).0, 404);
+    assert_eq!(server.refused(&format!("{path}/6/picture")).0, 404);
+    let (status, why) = server.refused(&format!("{path}/0/label"));
     assert!(status == 422 && why.contains("Int64"), "{why}");
 }
 
@@ -189,7 +178,7 @@ fn a_damaged_row_is_refused_and_others_are_shown() {
     std::fs::set_permissions(&file, permissions).expect("writable");
     std::fs::write(&file, content).expect("written");
     let path = format!("versions/{version}/samples");
-    let (status, why) = refused(&server, &format!("{path}?from=1&limit=1"));
+    let (status, why) = server.refused(&format!("{path}?from=1&limit=1"));
     assert!(status == 500 && why.contains("row 1 of shard"), "{status}: {why}");
-    assert_eq!(document(&server, &format!("{path}?numbers=0,4"))["rows"].as_array().map(Vec::len), Some(2));
+    assert_eq!(server.document(&format!("{path}?numbers=0,4"))["rows"].as_array().map(Vec::len), Some(2));
 }

@@ -85,26 +85,20 @@ fn recorded(server: &Server, dataset: Option<&str>) -> String {
     server.runtime.block_on(records.publish(&record)).expect("published").to_string()
 }
 
-fn document(server: &Server, path: &str) -> Value {
-    let (status, reply) = server.get(path, &[]);
-    assert_eq!(status, 200, "{path}");
-    serde_json::from_slice(&bytes(reply)).expect("JSON")
-}
-
 #[test]
 fn a_spike_in_the_course_leads_to_the_positions_that_its_step_read() {
     let server = Server::start();
     let id = recorded(&server, Some("d"));
-    let listed = document(&server, "runs/r1/records");
+    let listed = server.document("runs/r1/records");
     let record = &listed[0];
     let wanted = json!([id, "d", 8, BATCH, 0, STEPS, 2000, "stopped", 2000]);
     let names =
         ["id", "dataset", "virtual_ranks", "global_batch_size", "first", "end", "of", "ending", "written"];
     assert_eq!(Value::from(names.map(|name| record[name].clone()).to_vec()), wanted);
-    assert_eq!(document(&server, "runs/r2/records"), json!([]));
+    assert_eq!(server.document("runs/r2/records"), json!([]));
 
     let path = format!("runs/r1/records/{id}/steps");
-    let course = document(&server, &format!("{path}?points=50"));
+    let course = server.document(&format!("{path}?points=50"));
     let points = course["points"].as_array().expect("points");
     assert!(points.len() <= 50 && course["is_sampled"] == false);
     let spike = points.iter().find(|point| point["loss_max"] == 10.0).expect("it is seen in 50 points");
@@ -112,11 +106,11 @@ fn a_spike_in_the_course_leads_to_the_positions_that_its_step_read() {
         (&spike["step_of_max"], &spike["skipped"], &spike["loss_min"]),
         (&json!(SPIKE), &json!(1), &json!(1.0))
     );
-    let near = document(&server, &format!("{path}?from=1020&to=1030"));
+    let near = server.document(&format!("{path}?from=1020&to=1030"));
     assert_eq!(near["points"].as_array().map(Vec::len), Some(10), "two parts have these steps");
-    assert_eq!(document(&server, &format!("{path}?from=9000"))["points"], json!([]));
+    assert_eq!(server.document(&format!("{path}?from=9000"))["points"], json!([]));
 
-    let step = document(&server, &format!("{path}/{SPIKE}"));
+    let step = server.document(&format!("{path}/{SPIKE}"));
     let names = ["epoch", "step_of_epoch", "position", "global_batch_size", "world", "loss", "is_skipped"];
     let wanted = json!([10, 20, 20 * BATCH, BATCH, 3, 10.0, true]);
     assert_eq!(Value::from(names.map(|name| step[name].clone()).to_vec()), wanted);
@@ -124,23 +118,19 @@ fn a_spike_in_the_course_leads_to_the_positions_that_its_step_read() {
     let ranks: Vec<&Value> = shares.iter().map(|share| &share["rank"]).collect();
     assert_eq!(ranks, [0, 0, 1, 1, 1, 2, 2, 2]);
     assert_eq!((&shares[5]["loss"], &shares[4]["loss"]), (&json!(73.0), &json!(1.0)));
-    assert_eq!(document(&server, &format!("{path}/319"))["world"], 2);
+    assert_eq!(server.document(&format!("{path}/319"))["world"], 2);
 }
 
 #[test]
 fn what_is_not_recorded_is_not_found() {
     let server = Server::start();
     let id = recorded(&server, None);
-    let refused = |path: &str| {
-        let (status, reply) = server.get(path, &[]);
-        (status.as_u16(), detail(reply))
-    };
     let other = Digest::of(b"another");
-    assert_eq!(refused(&format!("runs/r1/records/{other}/steps")).0, 404);
-    assert_eq!(refused(&format!("runs/r2/records/{id}/steps")).0, 404);
-    let (status, why) = refused(&format!("runs/r1/records/{id}/steps/{STEPS}"));
+    assert_eq!(server.refused(&format!("runs/r1/records/{other}/steps")).0, 404);
+    assert_eq!(server.refused(&format!("runs/r2/records/{id}/steps")).0, 404);
+    let (status, why) = server.refused(&format!("runs/r1/records/{id}/steps/{STEPS}"));
     assert_eq!((status, why), (404, format!("the record has no step {STEPS}, but 0 to {}", STEPS - 1)));
-    assert_eq!(refused(&format!("runs/r1/records/{id}/steps?points=0")).0, 400);
-    assert_eq!(refused("runs/r1/records/x/steps").0, 400);
-    assert_eq!(refused(&format!("runs/r1/records/{id}/steps/-1")).0, 400);
+    assert_eq!(server.refused(&format!("runs/r1/records/{id}/steps?points=0")).0, 400);
+    assert_eq!(server.refused("runs/r1/records/x/steps").0, 400);
+    assert_eq!(server.refused(&format!("runs/r1/records/{id}/steps/-1")).0, 400);
 }

@@ -40,7 +40,7 @@ impl FromStr for LogTo {
 /// An event file that is being written. Each step is on the disk before the next one is trained.
 pub(crate) struct EventFile {
     file: File,
-    /// Steps of the whole training, once the first one was trained.
+    /// Whether this process has logged a step.
     has_begun: bool,
 }
 

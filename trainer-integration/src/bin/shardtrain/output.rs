@@ -206,7 +206,8 @@ pub(crate) struct Observer {
     summarises: bool,
     /// The status line for people, and its interval.
     status: Option<(Status, Duration)>,
-    told: Instant,
+    /// When the status line was last printed.
+    status_at: Instant,
     epochs: u32,
     /// Which group of ranks this is, where they stay when others go.
     generation: Option<u64>,
@@ -258,8 +259,8 @@ impl Observer {
             Some(args.log_every_s.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
-        let (told, epochs) = (Instant::now(), args.epochs);
-        Ok(Observer { lines, events, summarises, status, told, epochs, generation, reformed: None })
+        let (status_at, epochs) = (Instant::now(), args.epochs);
+        Ok(Observer { lines, events, summarises, status, status_at, epochs, generation, reformed: None })
     }
 
     /// The next line tells how the group was formed.
@@ -286,10 +287,10 @@ impl Observer {
         self.log(|events| events.step(progress, epochs));
         if let Some((status, apart)) = &mut self.status {
             status.add(progress);
-            if self.told.elapsed() >= *apart {
+            if self.status_at.elapsed() >= *apart {
                 // A reader that has gone does not miss it.
                 let _ = writeln!(io::stderr(), "{}", status.line(progress, self.epochs));
-                self.told = Instant::now();
+                self.status_at = Instant::now();
             }
         }
         let Some(lines) = &mut self.lines else { return };
