@@ -43,6 +43,8 @@ export class FixtureServer {
 
   async start(port = this.port ?? 0) {
     this.server = createServer((request, response) => void this.answer(request, response));
+    // As a node: by itself Node.js would close a connection after five seconds, perhaps under the page's next request.
+    this.server.keepAliveTimeout = 0;
     this.server.on('connection', (socket) => {
       this.sockets.add(socket);
       socket.on('close', () => this.sockets.delete(socket));
