@@ -75,7 +75,7 @@ pub struct DiskStatus {
     pub size_bytes: u64,
     /// Bytes that are free for the node.
     pub free_bytes: u64,
-    /// When it will be full if it fills as in the last minutes; none if it does not fill.
+    /// When it will be full if data other than the cache fill it as in the last minutes; none if they do not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub full: Option<Forecast>,

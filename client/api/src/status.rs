@@ -59,6 +59,14 @@ pub struct NodeStatus {
     pub counters: CounterView,
 }
 
+impl NodeStatus {
+    /// Ranks whose own node it is: they report to it where the time of their loops goes.
+    #[must_use]
+    pub fn own_ranks(&self) -> usize {
+        self.readers.iter().filter(|reader| reader.loop_time.is_some()).count()
+    }
+}
+
 /// A node's counts since its start.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

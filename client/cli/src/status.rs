@@ -291,7 +291,7 @@ fn nodes(picture: &Picture) -> Table {
                 ByteSize(status.origin_bytes).to_string(),
                 count(status.counters.misses_from_peers),
                 count(status.counters.misses_from_origin),
-                count(status.counters.corrupt_on_disk + status.counters.corrupt_from_peers),
+                count(status.counters.corrupt_on_disk),
             ]),
         }
         table.row(cells);

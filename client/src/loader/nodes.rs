@@ -151,11 +151,12 @@ impl Nodes {
             Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
             None => self.servers.clone(),
         };
-        for server in reported_to(hosts, &self.asking.asked()) {
+        let own = self.addresses().into_iter().next();
+        for server in reported_to(own.clone(), hosts, &self.asking.asked()) {
             if self.asking.is_avoided(&server) {
                 continue;
             }
-            self.report_to(&server, epoch);
+            self.report_to(&server, epoch, own.as_ref() == Some(&server));
         }
     }
 
@@ -163,15 +164,16 @@ impl Nodes {
     pub(crate) fn report_time(&self) {
         let (epoch, _) = *self.consumed.lock().expect("no panic while held");
         if let Some(server) = self.addresses().first().filter(|server| !self.asking.is_avoided(server)) {
-            self.report_to(server, epoch);
+            self.report_to(server, epoch, true);
         }
     }
 
-    fn report_to(&self, server: &str, epoch: u32) {
+    /// Reports to a node; where the time of the loop goes only to the rank's own, so that each rank counts once in a cluster.
+    fn report_to(&self, server: &str, epoch: u32, is_own: bool) {
         let transport = self.transports().get(server).copied().unwrap_or_default();
         let mut question = self.question(transport, epoch, &[], Vec::new(), false);
         // An older release refuses requests with fields that it does not know.
-        if self.take_loop_time.lock().expect("no panic while held").contains(server) {
+        if is_own && self.take_loop_time.lock().expect("no panic while held").contains(server) {
             question.loop_time = Some(*self.loop_time.lock().expect("no panic while held"));
         }
         let told = ask(&self.asking.quick, &self.run, server, &question);
@@ -325,10 +327,11 @@ fn ask(
     })
 }
 
-/// The nodes that a rank reports to: the hosts of its partitions, and every node that it has asked for anything, whether that has
-/// answered or was too late. A node that has heard of a rank holds the moved grains until this rank has
+/// The nodes that a rank reports to: the hosts of its partitions, its own, and every node that it has asked for anything, whether
+/// that has answered or was too late. A node that has heard of a rank holds the moved grains until this rank has
 /// passed the epoch.
-fn reported_to(mut hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> Vec<String> {
+fn reported_to(own: Option<String>, mut hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> Vec<String> {
+    hosts.extend(own);
     hosts.sort();
     hosts.dedup();
     let others: Vec<String> = asked.keys().filter(|server| !hosts.contains(server)).cloned().collect();
@@ -881,6 +884,11 @@ mod tests {
         let late = Asked { questions: 1, late: 1, unanswered: 0 };
         let asked = BTreeMap::from([("n2".to_owned(), late), ("n1".to_owned(), Asked::default())]);
         let hosts = vec!["n1".to_owned(), "n1".to_owned()];
-        assert_eq!(reported_to(hosts, &asked), ["n1", "n2"]);
+        assert_eq!(reported_to(None, hosts.clone(), &asked), ["n1", "n2"]);
+        assert_eq!(
+            reported_to(Some("n0".to_owned()), hosts, &asked),
+            ["n0", "n1", "n2"],
+            "its own hosts nothing"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Takes the values of this node every few seconds, and keeps those of the last hour.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 use shardd_api::duration::now;
 use shardd_api::exchange::EpochExchange;
 use shardd_api::loop_time::Stage;
-use shardd_api::machine::{Directory, DiskStatus, MachineStatus, PressureShares, reaches_zero};
+use shardd_api::machine::{Directory, DiskStatus, Forecast, MachineStatus, PressureShares, reaches_zero};
 use shardd_api::node::NodeId;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
@@ -29,8 +30,18 @@ const MOST_RANKS: usize = 64;
 /// A disk that is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct WatchedDisk {
-    pub(crate) directory: Directory,
-    pub(crate) path: PathBuf,
+    directory: Directory,
+    path: PathBuf,
+    /// The number of its device, if the system gives one.
+    device: Option<u64>,
+}
+
+impl WatchedDisk {
+    /// The disk on which a directory is.
+    pub(crate) fn of(directory: Directory, path: PathBuf) -> WatchedDisk {
+        let device = std::fs::metadata(&path).ok().map(|found| found.dev());
+        WatchedDisk { directory, path, device }
+    }
 }
 
 /// The values of this node, now and over the last hour.
@@ -49,8 +60,32 @@ struct Recorded {
     taken: Option<Instant>,
     end: u64,
     machine: MachineStatus,
-    /// By disk, the times since the start and the free bytes.
-    free: BTreeMap<Directory, VecDeque<(f64, f64)>>,
+    free: BTreeMap<Directory, FreeSpace>,
+}
+
+/// The space of a disk that data other than the cache leave, over the last minutes. The cache comes and goes within its limit: its
+/// own rise says nothing of when a disk is full.
+#[derive(Default)]
+struct FreeSpace {
+    /// Seconds since the start, and bytes.
+    measured: VecDeque<(f64, f64)>,
+}
+
+impl FreeSpace {
+    /// Bytes that were free at a time, and those that the cache had on this disk.
+    fn measure(&mut self, at: f64, free: u64, of_cache: u64) {
+        self.measured.push_back((at, (free + of_cache) as f64));
+        if self.measured.len() > DISK_POINTS {
+            self.measured.pop_front();
+        }
+    }
+
+    /// When the disk is full, with the cache as large as it is now.
+    fn ends(&self, of_cache: u64) -> Option<Forecast> {
+        let left: Vec<(f64, f64)> =
+            self.measured.iter().map(|(at, bytes)| (*at, bytes - of_cache as f64)).collect();
+        reaches_zero(&left)
+    }
 }
 
 impl Recorder {
@@ -115,11 +150,9 @@ impl Recorder {
         for (disk, space) in &disks {
             let label = vec![("directory", disk.directory.name().to_owned())];
             point.now("disk_free_bytes", label, space.free as f64);
-            let free = recorded.free.entry(disk.directory).or_default();
-            free.push_back((at.duration_since(self.started).as_secs_f64(), space.free as f64));
-            if free.len() > DISK_POINTS {
-                free.pop_front();
-            }
+            let since_start = at.duration_since(self.started).as_secs_f64();
+            let of_cache = self.cache_bytes_on(disk, &status);
+            recorded.free.entry(disk.directory).or_default().measure(since_start, space.free, of_cache);
         }
         recorded.rates = point.rates;
         recorded.history.push(point.values);
@@ -130,8 +163,8 @@ impl Recorder {
             free_bytes: space.free,
             full: recorded
                 .free
-                .get_mut(&disk.directory)
-                .and_then(|free| reaches_zero(free.make_contiguous())),
+                .get(&disk.directory)
+                .and_then(|free| free.ends(self.cache_bytes_on(&disk, &status))),
         };
         recorded.machine = MachineStatus {
             release: env!("CARGO_PKG_VERSION").to_owned(),
@@ -139,6 +172,13 @@ impl Recorder {
             certificate_ends: self.identity.as_ref().map(|identity| identity.info().not_after),
             ..machine
         };
+    }
+
+    /// The bytes of the cache that lie on a disk.
+    fn cache_bytes_on(&self, disk: &WatchedDisk, status: &NodeStatus) -> u64 {
+        let cache = self.disks.iter().find(|disk| disk.directory == Directory::Cache);
+        let is_shared = cache.is_some_and(|cache| cache.device.is_some() && cache.device == disk.device);
+        if is_shared { status.cache_used_bytes } else { 0 }
     }
 }
 
@@ -167,7 +207,7 @@ fn of_engine(status: &NodeStatus, point: &mut Point) {
     let counters = &status.counters;
     point.now("cache_used_bytes", vec![], status.cache_used_bytes as f64);
     point.now("cache_limit_bytes", vec![], status.cache_limit_bytes as f64);
-    point.now("attached_ranks", vec![], status.readers.len() as f64);
+    point.now("attached_ranks", vec![], status.own_ranks() as f64);
     let disk = status.measured.disk;
     for (name, micros) in [("disk_read_seconds", disk.read_micros), ("disk_sync_seconds", disk.sync_micros)] {
         if let Some(micros) = micros {
@@ -232,4 +272,34 @@ fn of_process(usage: Option<ProcessUsage>, pressure: Option<Pressure>, point: &m
         }
     });
     machine
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: u64 = 1 << 30;
+
+    #[test]
+    fn a_cache_that_fills_does_not_forecast_a_full_disk_and_other_data_do() {
+        let (mut of_cache, mut of_others) = (FreeSpace::default(), FreeSpace::default());
+        for n in 0..60 {
+            let at = 5.0 * n as f64;
+            of_cache.measure(at, 100 * GIB - n * GIB, n * GIB);
+            // Others take 1 GiB in 5 s, and the cache the same.
+            of_others.measure(at, 200 * GIB - 2 * n * GIB, n * GIB);
+        }
+        assert_eq!(of_cache.ends(59 * GIB), None);
+        let full = of_others.ends(59 * GIB).expect("others fill it");
+        assert!((full.in_s - 5.0 * 82.0).abs() < 1.0, "82 GiB are free: {full:?}");
+    }
+
+    #[test]
+    fn a_disk_is_looked_at_for_ten_minutes() {
+        let mut free = FreeSpace::default();
+        for n in 0..10 * DISK_POINTS as u64 {
+            free.measure(n as f64, GIB, 0);
+        }
+        assert_eq!(free.measured.len(), DISK_POINTS);
+    }
 }

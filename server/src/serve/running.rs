@@ -178,7 +178,7 @@ impl Running {
 
 /// The disks on which a node keeps data: that of its cache, of its identity and metadata, and of a store in a directory.
 fn watched_disks(data: &Path, store: Option<&Path>) -> Vec<WatchedDisk> {
-    let disk = |directory, path: &Path| WatchedDisk { directory, path: path.to_owned() };
+    let disk = |directory, path: &Path| WatchedDisk::of(directory, path.to_owned());
     let own = [disk(Directory::Cache, &data.join("cache")), disk(Directory::Data, data)];
     own.into_iter().chain(store.map(|store| disk(Directory::Store, store))).collect()
 }

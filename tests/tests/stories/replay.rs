@@ -10,7 +10,7 @@ use arrow::array::{AsArray, RecordBatch};
 use arrow::datatypes::{UInt32Type, UInt64Type};
 use arrow::ipc::reader::FileReader;
 use serde_json::{Value, json};
-use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, hex128, run};
+use shardd_tests::{Cluster, Delivered, Node, Reading, binary, error_line, hex128, run};
 use shardfmt::{RowCodec, RowDigest};
 use tempfile::TempDir;
 
@@ -488,4 +488,25 @@ fn a_step_of_a_recorded_training_leads_to_the_samples_that_its_ranks_read() {
     assert!(code == 1 && why.contains("run u has no record here"), "{why}");
     let (why, code) = place.refused("explain step 1 --run t --rank 2");
     assert!(code == 2 && why.contains("give 0 to 1"), "{why}");
+}
+
+#[test]
+fn nodes_explain_a_step_of_a_record_in_their_store() {
+    let root = TempDir::new().expect("a temporary directory can be made");
+    let node = Node::start(root.path(), "n1", None);
+    let store = node.data.join("store");
+    let place = Place::new(&["--server", &node.http]);
+    place.fill("64KiB");
+    let mut train = Command::new(binary("shardtrain"));
+    train.args(["--server", &node.http, "--dataset", "digits", "--epochs", "1", "--run", "t", "--record"]);
+    run(train.arg(&store).current_dir(root.path()).env("HOME", root.path()));
+
+    let by_node = place.json("explain step 7 --run t");
+    let by_store = place.json(&format!("explain step 7 --run t --record {}", store.display()));
+    assert_eq!(by_node, by_store);
+    assert!(by_node["step"]["loss"].as_f64().is_some_and(f64::is_finite), "{by_node}");
+    let (why, code) = place.refused("explain step 7 --run u");
+    assert!(code == 1 && why.contains("run u"), "{why}");
+    let (why, code) = place.refused("explain step 700 --run t");
+    assert!(code == 2 && why.contains("the newest has 0 to "), "{why}");
 }

@@ -14,6 +14,9 @@ use crate::status::{Lost, MetadataStatus, NodeStatus};
 /// A disk that is full within this time is a warning, and within the second one critical, in seconds.
 const FULL_SOON: f64 = 4.0 * 3600.0;
 const FULL_NOW: f64 = 1800.0;
+/// A forecast counts for a disk with less than these parts free: one that is mostly empty takes hours of another trend.
+const FREE_SOON: f64 = 0.4;
+const FREE_NOW: f64 = 0.2;
 /// A disk with less than this part free is critical, whatever the forecast.
 const LITTLE_FREE: f64 = 0.02;
 /// A certificate that ends within this time is a warning, and within the second one critical, in seconds. Nodes renew one of 30
@@ -278,7 +281,8 @@ fn is_same_disk(one: &DiskStatus, other: &DiskStatus) -> bool {
 fn disk_fills(id: &NodeId, disk: &DiskStatus, status: &NodeStatus) -> Option<Finding> {
     let name = disk.directory.name();
     let (free, size) = (ByteSize(disk.free_bytes), ByteSize(disk.size_bytes));
-    let is_nearly_full = (disk.free_bytes as f64) < LITTLE_FREE * disk.size_bytes as f64;
+    let has_less_than = |part: f64| (disk.free_bytes as f64) < part * disk.size_bytes as f64;
+    let is_nearly_full = has_less_than(LITTLE_FREE);
     // What the cache will still take of the disk follows from the plans.
     let wanted = match disk.directory {
         Directory::Cache => {
@@ -286,7 +290,7 @@ fn disk_fills(id: &NodeId, disk: &DiskStatus, status: &NodeStatus) -> Option<Fin
         }
         Directory::Store | Directory::Data => 0,
     };
-    let soon = disk.full.filter(|full| full.in_s < FULL_SOON);
+    let soon = disk.full.filter(|full| full.in_s < FULL_SOON && has_less_than(FREE_SOON));
     let cause = if is_nearly_full {
         format!("{free} of {size} are free on {}.", disk.path)
     } else if wanted > disk.free_bytes {
@@ -304,7 +308,8 @@ fn disk_fills(id: &NodeId, disk: &DiskStatus, status: &NodeStatus) -> Option<Fin
     } else {
         return None;
     };
-    let is_critical = is_nearly_full || soon.is_some_and(|full| full.in_s < FULL_NOW);
+    let is_critical =
+        is_nearly_full || soon.is_some_and(|full| full.in_s < FULL_NOW && has_less_than(FREE_NOW));
     let remedy = match disk.directory {
         Directory::Cache => format!(
             "Free space on the disk, or give the cache less: start the node with a smaller `--cache-size`, or `shardctl evict` what no \

@@ -1,6 +1,8 @@
 //! Lists of a cluster for pages: nodes in rows of a few hundred bytes, sorted and cut where they are, so that a page of a cluster of
 //! a thousand nodes asks for the rows that it shows.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use super::NodeReport;
@@ -25,7 +27,7 @@ pub struct NodeRow {
     pub issues: Vec<String>,
     /// Partitions that it hosts, of all runs that are being read.
     pub hosted_partitions: usize,
-    /// Ranks that report to it.
+    /// Ranks whose own node it is.
     pub ranks: usize,
     /// Bytes of its cache in use; with the rest below none if it did not answer.
     #[serde(flatten, default, skip_serializing_if = "Option::is_none")]
@@ -54,7 +56,7 @@ pub struct RowNumbers {
     pub served_bytes: u64,
     /// Grains that its cache lacked since it started.
     pub misses: u64,
-    /// Grains that did not match the manifest since it started.
+    /// Grains of its disk that did not match the manifest since it started.
     pub corrupt_grains: u64,
     /// Processors used in the last seconds.
     pub processors: f64,
@@ -168,7 +170,12 @@ impl NodeRows {
         offset: usize,
         limit: usize,
     ) -> NodeRows {
-        let mut rows: Vec<NodeRow> = nodes.iter().map(row).chain(lost.iter().map(lost_row)).collect();
+        let mut ranks: BTreeMap<&NodeId, usize> = BTreeMap::new();
+        for (node, _) in super::runs::ranks(nodes).values().flat_map(BTreeMap::values) {
+            *ranks.entry(node).or_default() += 1;
+        }
+        let live = nodes.iter().map(|node| row(node, &ranks));
+        let mut rows: Vec<NodeRow> = live.chain(lost.iter().map(lost_row)).collect();
         rows.retain(|row| match named {
             Named::Containing(part) => row.id.as_str().contains(part),
             Named::Exactly(id) => row.id == *id,
@@ -200,7 +207,7 @@ fn part(of: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { of as f64 / whole as f64 }
 }
 
-fn row(node: &NodeReport) -> NodeRow {
+fn row(node: &NodeReport, ranks: &BTreeMap<&NodeId, usize>) -> NodeRow {
     let state = match node {
         NodeReport { status: None, .. } => RowState::Unanswered,
         node if !node.state.health_issues.is_empty() => RowState::Unhealthy,
@@ -218,7 +225,7 @@ fn row(node: &NodeReport) -> NodeRow {
             origin_bytes: status.origin_bytes,
             served_bytes: status.counters.served_bytes,
             misses: status.counters.misses_from_peers + status.counters.misses_from_origin,
-            corrupt_grains: status.counters.corrupt_on_disk + status.counters.corrupt_from_peers,
+            corrupt_grains: status.counters.corrupt_on_disk,
             processors: machine.processors,
             resident_bytes: machine.resident_bytes,
             start: machine.start,
@@ -233,7 +240,7 @@ fn row(node: &NodeReport) -> NodeRow {
         draining: node.state.draining.is_some(),
         issues: node.state.health_issues.iter().map(ToString::to_string).collect(),
         hosted_partitions: node.state.drained.hosted,
-        ranks: node.status.as_ref().map_or(0, |status| status.readers.len()),
+        ranks: ranks.get(&node.state.record.id).copied().unwrap_or(0),
         numbers,
         last_seen: None,
     }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{EXPOSED, MOST_RANKS, NodeReport, RankOverview, RunExchange, RunOverview, RunWaits};
 use crate::exchange::EpochExchange;
+use crate::local_transport::Transport;
 use crate::machine::Forecast;
 use crate::node::NodeId;
 use crate::protocol::RunId;
@@ -12,23 +13,34 @@ use crate::status::Reader;
 /// A rank that waits for more than this many times the median of its run is a straggler.
 const TIMES_THE_MEDIAN: f64 = 3.0;
 
-/// All runs that ranks read, the one that waits most first.
-pub(super) fn runs(nodes: &[NodeReport]) -> Vec<RunOverview> {
-    let mut readers: BTreeMap<&RunId, BTreeMap<u32, (&NodeId, &Reader)>> = BTreeMap::new();
+/// The ranks of each run, each with its own node and as that one has it.
+pub(super) type Ranks<'a> = BTreeMap<&'a RunId, BTreeMap<u32, (&'a NodeId, &'a Reader)>>;
+
+/// All ranks, each once. A rank reports to the hosts of its partitions, too.
+pub(super) fn ranks(nodes: &[NodeReport]) -> Ranks<'_> {
+    let mut all = Ranks::new();
     for status in nodes.iter().filter_map(|node| node.status.as_ref()) {
         for reader in &status.readers {
-            let ranks = readers.entry(&reader.run).or_default();
-            // A rank reports to several nodes. The one that heard more of it counts.
-            let heard =
-                |reader: &Reader| (reader.loop_time.map(|time| time.steps), reader.epoch, reader.position);
-            let is_older = |known: &(&NodeId, &Reader)| heard(known.1) < heard(reader);
-            if ranks.get(&reader.rank).is_none_or(is_older) {
+            let ranks = all.entry(&reader.run).or_default();
+            // Its own node alone hears of its steps. A rank that has just changed its node has reported fewer to the one before; a
+            // node that lends it files is on its machine.
+            let heard = |reader: &Reader| {
+                let is_lent = reader.transport != Transport::Stream;
+                (reader.loop_time.map(|time| time.steps), is_lent, reader.epoch, reader.position)
+            };
+            let is_better = |known: &(&NodeId, &Reader)| heard(known.1) < heard(reader);
+            if ranks.get(&reader.rank).is_none_or(is_better) {
                 ranks.insert(reader.rank, (&status.node, reader));
             }
         }
     }
+    all
+}
+
+/// All runs that ranks read, the one that waits most first.
+pub(super) fn runs(nodes: &[NodeReport]) -> Vec<RunOverview> {
     let mut runs: Vec<RunOverview> =
-        readers.into_iter().map(|(run, ranks)| of_run(run, &ranks, nodes)).collect();
+        ranks(nodes).into_iter().map(|(run, ranks)| of_run(run, &ranks, nodes)).collect();
     let waits = |run: &RunOverview| run.waits.as_ref().map_or(0.0, |waits| waits.exposed_share);
     runs.sort_by(|one, other| waits(other).total_cmp(&waits(one))); // stable: by name otherwise
     runs

@@ -6,6 +6,7 @@ use crate::drain::{Drained, NodeState};
 use crate::exchange::{EpochCount, EpochExchange};
 use crate::health::{Ailment, HealthIssue, Measured};
 use crate::hot::HotOrder;
+use crate::local_transport::Transport;
 use crate::loop_time::{LoopTime, RecentTime};
 use crate::machine::{Directory, DiskStatus};
 use crate::node::NodeRecord;
@@ -86,7 +87,7 @@ fn reader(rank: u32, waits: &[(Stage, f64)]) -> Reader {
         run: "r1".parse().expect("a name"),
         rank,
         epoch: 3,
-        transport: crate::local_transport::Transport::Files,
+        transport: Transport::Files,
         position: 40_000,
         epoch_samples: 100_000,
         loop_time: Some(LoopTime { steps: 100, ..LoopTime::default() }),
@@ -167,6 +168,67 @@ fn a_rank_that_reports_to_several_nodes_counts_once_as_it_was_heard_last() {
     let view = view(&nodes);
     assert_eq!((view.runs[0].ranks, view.runs[0].readers.len()), (4, 4));
     assert_eq!(kinds(&view), Vec::<&str>::new());
+}
+
+#[test]
+fn a_rank_belongs_to_its_own_node_alone_and_so_does_its_trouble() {
+    let mut nodes = healthy();
+    // It reads at n2, and n0, n1 and n3 host some of its partitions: they hear how far it is, once before and once after n2.
+    let is_heard_elsewhere = |ahead: u64| Reader {
+        loop_time: None,
+        recent: None,
+        position: 40_000 + ahead,
+        transport: Transport::Stream,
+        ..reader(2, &[])
+    };
+    for (n, ahead) in [(0, 500), (1, 0), (3, 900)] {
+        nodes[n] = node(&format!("n{n}"), |status| {
+            status.readers = vec![reader(u32::try_from(n).expect("small"), &[]), is_heard_elsewhere(ahead)];
+        });
+    }
+    nodes[2] = node("n2", |status| status.readers = vec![reader(2, &[(Stage::Disk, 0.5)])]);
+    let seen = view(&nodes);
+    assert_eq!(seen.findings[0].node, Some(id("n2")));
+    let ranks_of = |nodes: &[NodeReport]| -> Vec<usize> {
+        let rows = NodeRows::of(nodes, &[], RowOrder::Name, Named::Containing(""), 0, 9).rows;
+        rows.iter().map(|row| row.ranks).collect()
+    };
+    assert_eq!(ranks_of(&nodes), [1, 1, 1, 1]);
+    assert_eq!(nodes[3].status.as_ref().expect("it answers").own_ranks(), 1);
+    // Nodes that hear the same of it: the one that lends it files.
+    let streamed = Reader { transport: Transport::Stream, ..reader(2, &[(Stage::Disk, 0.5)]) };
+    nodes[3] = node("n3", |status| status.readers = vec![reader(3, &[]), streamed]);
+    assert_eq!(view(&nodes).findings[0].node, Some(id("n2")));
+    assert_eq!(ranks_of(&nodes), [1, 1, 1, 1]);
+}
+
+#[test]
+fn a_corrupt_grain_counts_where_it_lay_and_not_where_it_was_refused() {
+    let mut nodes = healthy();
+    nodes[1] = node("n1", |status| status.counters.corrupt_from_peers = 7);
+    nodes[2] = node("n2", |status| status.counters.corrupt_on_disk = 2);
+    let rows = NodeRows::of(&nodes, &[], RowOrder::Name, Named::Containing(""), 0, 9).rows;
+    let corrupt: Vec<u64> =
+        rows.iter().map(|row| row.numbers.as_ref().expect("it answers").corrupt_grains).collect();
+    assert_eq!(corrupt, [0, 0, 2, 0]);
+}
+
+#[test]
+fn a_disk_that_is_mostly_empty_has_no_finding_whatever_its_trend() {
+    let with = |free_bytes, in_s| {
+        let mut nodes = healthy();
+        nodes[0] = node("n0", |status| {
+            let disk = &mut status.machine.as_mut().expect("there is one").disks[0];
+            disk.free_bytes = free_bytes;
+            disk.full = Some(Forecast { in_s, earliest_s: in_s / 2.0, latest_s: 2.0 * in_s });
+        });
+        view(&nodes).findings.first().map(|finding| finding.severity)
+    };
+    assert_eq!(with(41 * GIB, 60.0), None, "of 100 GiB");
+    assert_eq!(with(39 * GIB, 60.0), Some(Severity::Warning));
+    assert_eq!(with(19 * GIB, 60.0), Some(Severity::Critical));
+    assert_eq!(with(19 * GIB, 3600.0), Some(Severity::Warning));
+    assert_eq!(with(19 * GIB, 5.0 * 3600.0), None);
 }
 
 #[test]

@@ -3,12 +3,14 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use serde::Deserialize;
 use serde_json::json;
 use shardd_api::lookup::{self, Found, Step};
 use shardd_api::protocol::RunId;
 use shardd_plan::Plan;
-use shardd_store::connect::Connect;
+use shardd_store::connect::{Connect, Target};
 use shardd_store::record::{Record, RecordId, StepExplained};
+use shardfmt::PlanId;
 
 use crate::failure::Failure;
 use crate::human::{count, plural};
@@ -34,21 +36,15 @@ pub(super) struct ExplainStep {
     rank: Option<u32>,
 
     /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the
-    /// store in use]
+    /// nodes or the store in use]
     #[arg(long, value_name = "DIR|URL")]
     record: Option<PathBuf>,
 }
 
 impl ExplainStep {
     pub(super) fn run(self, connect: &Connect, json: bool) -> Result<(), Failure> {
-        let place = Place::open(connect, self.record.as_deref())?;
-        let (id, record) = self.choose(place.of_run(&self.run)?)?;
-        let row = place.step(&record, self.step)?.ok_or_else(|| {
-            Failure::failed(format!("record {} does not hold step {}", id.short(), self.step))
-        })?;
-        let explained = record.explained(&row).ok_or_else(|| {
-            Failure::failed(format!("record {} does not have the size of a step", id.short()))
-        })?;
+        let is_of_nodes = self.record.is_none() && matches!(connect.target()?, Target::Servers(_));
+        let (known, explained) = if is_of_nodes { self.by_nodes(connect)? } else { self.by_store(connect)? };
         if self.rank.is_some_and(|rank| rank >= explained.world) {
             return Err(Failure::usage(format!(
                 "--rank: the training had {} at this step, so give 0 to {}",
@@ -56,13 +52,15 @@ impl ExplainStep {
                 explained.world - 1
             )));
         }
-        let samples = self.samples(connect, &record, &explained)?;
+        let (samples, total) = self.samples(connect, known.plan, &explained)?;
         if json {
-            output::json(&json!({ "run": self.run, "record": id, "step": explained, "samples": samples }));
+            output::json(
+                &json!({ "run": self.run, "record": known.id, "step": explained, "samples": samples }),
+            );
             return Ok(());
         }
-        output::print(&page(&self.run, id, &record, &explained, &samples));
-        if let (Some(dataset), Some(first)) = (&record.data.dataset, samples.first()) {
+        output::print(&page(&self.run, &known, &explained, &samples, total));
+        if let (Some(dataset), Some(first)) = (&known.dataset, samples.first()) {
             output::note(
                 false,
                 &format!("to look at a sample: shardctl head {dataset} --from {} -n 1", first.sample),
@@ -71,17 +69,40 @@ impl ExplainStep {
         Ok(())
     }
 
-    /// The newest record that has the step.
-    fn choose(&self, records: Vec<(RecordId, Record)>) -> Result<(RecordId, Record), Failure> {
+    /// The nodes read the records of their store.
+    fn by_nodes(&self, connect: &Connect) -> Result<(Known, StepExplained), Failure> {
+        let servers = connect.servers()?;
+        let records = format!("{}/v1/runs/{}/records", servers.first_that_answers(), self.run);
+        let listed: Vec<Known> = servers.http().get_json(&records)?;
+        let known = self.choose(listed)?;
+        let explained = servers.http().get_json(&format!("{records}/{}/steps/{}", known.id, self.step))?;
+        Ok((known, explained))
+    }
+
+    fn by_store(&self, connect: &Connect) -> Result<(Known, StepExplained), Failure> {
+        let place = Place::open(connect, self.record.as_deref())?;
+        let mut records = place.of_run(&self.run)?;
+        records.reverse();
+        let known = self.choose(records.iter().map(|(id, record)| Known::of(*id, record)).collect())?;
+        let (id, record) = records.into_iter().find(|(id, _)| *id == known.id).expect("it was chosen");
+        let row = place.step(&record, self.step)?.ok_or_else(|| {
+            Failure::failed(format!("record {} does not hold step {}", id.short(), self.step))
+        })?;
+        let explained = record.explained(&row).ok_or_else(|| {
+            Failure::failed(format!("record {} does not have the size of a step", id.short()))
+        })?;
+        Ok((known, explained))
+    }
+
+    /// The newest record that has the step; the newest comes first.
+    fn choose(&self, records: Vec<Known>) -> Result<Known, Failure> {
         let run = &self.run;
-        let Some((_, newest)) = records.last() else {
+        let Some((first, end)) = records.first().map(|newest| (newest.first, newest.end)) else {
             return Err(Failure::failed(format!(
                 "run {run} has no record here: name its place with --record, and write one with `shardtrain --record`"
             )));
         };
-        let (first, end) = (newest.steps.first, newest.steps.end);
-        let has = |record: &Record| (record.steps.first..record.steps.end).contains(&self.step);
-        records.into_iter().rev().find(|(_, record)| has(record)).ok_or_else(|| {
+        records.into_iter().find(|known| (known.first..known.end).contains(&self.step)).ok_or_else(|| {
             Failure::usage(format!(
                 "run {run} has no record of step {}: the newest has {first} to {}",
                 self.step,
@@ -90,15 +111,15 @@ impl ExplainStep {
         })
     }
 
-    /// The samples of the step, by position.
+    /// The samples of the step, by position, and how many the version has.
     fn samples(
         &self,
         connect: &Connect,
-        record: &Record,
+        plan: PlanId,
         explained: &StepExplained,
-    ) -> Result<Vec<Found>, Failure> {
+    ) -> Result<(Vec<Found>, u64), Failure> {
         let catalog = connect.catalog()?;
-        let document = catalog.plan(record.data.plan)?;
+        let document = catalog.plan(plan)?;
         let manifest = catalog.open_manifest(document.version)?;
         let plan = Plan::new(document, &manifest.shard_rows()?)?;
         let step = Step {
@@ -109,20 +130,40 @@ impl ExplainStep {
             world: explained.world,
             virtual_ranks: Some(explained.virtual_ranks),
         };
-        lookup::at(&plan, &manifest, &step).map_err(Failure::wrong)
+        let found = lookup::at(&plan, &manifest, &step).map_err(Failure::wrong)?;
+        Ok((found, manifest.totals().samples))
     }
 }
 
-fn page(run: &RunId, id: RecordId, record: &Record, explained: &StepExplained, samples: &[Found]) -> String {
+/// A record, as far as it matters here: a part of what `/v1/runs/{id}/records` lists.
+#[derive(Deserialize)]
+struct Known {
+    id: RecordId,
+    dataset: Option<String>,
+    plan: PlanId,
+    first: u64,
+    end: u64,
+    of: u64,
+}
+
+impl Known {
+    fn of(id: RecordId, record: &Record) -> Known {
+        let (data, steps) = (&record.data, &record.steps);
+        let (first, end, of) = (steps.first, steps.end, steps.of);
+        Known { id, dataset: data.dataset.clone(), plan: data.plan, first, end, of }
+    }
+}
+
+fn page(run: &RunId, known: &Known, explained: &StepExplained, samples: &[Found], total: u64) -> String {
     let or_nan =
         |value: Option<f64>| value.map_or_else(|| "not a number".to_owned(), |value| value.to_string());
-    let end = explained.position + explained.global_batch_size.min(record.data.samples - explained.position);
+    let end = total.min(explained.position + explained.global_batch_size);
     let positions = format!("{} to {}", count(explained.position), count(end.saturating_sub(1)));
     let outcome = if explained.is_skipped { "skipped: it changed nothing" } else { "applied" };
     let mut page = facts(&[
         ("run", run.to_string()),
-        ("record", id.short()),
-        ("step", format!("{} of {}", count(explained.step), count(record.steps.of))),
+        ("record", known.id.short()),
+        ("step", format!("{} of {}", count(explained.step), count(known.of))),
         ("epoch", format!("{}, step {} of it", explained.epoch, count(explained.step_of_epoch))),
         ("positions", positions),
         ("loss", or_nan(explained.loss)),

@@ -15,6 +15,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use shardd_api::exchange::ExchangeSettings;
 use shardd_api::health::Ailment;
 use shardd_api::local_transport::Transport;
+use shardd_api::loop_time::LoopTime;
 use shardd_api::protocol::{LocateRequest, Located};
 use shardd_plan::{Epoch, GrainNo, PlanDocument, PlanOptions, Shape, SlotTable, VirtualRank};
 use shardd_store::metastore::MemoryMetastore;
@@ -675,6 +676,24 @@ async fn grains_on_the_edge_of_record_batches_are_read_from_the_store_too() {
             assert_eq!(verified, Ok(Ok(())), "grain {grain} of shard {shard}");
         }
     }
+    cluster.end().await;
+}
+
+#[tokio::test]
+async fn a_rank_is_of_the_node_that_hears_the_time_of_its_loop() {
+    let cluster = World::new(1, "0.1").await;
+    cluster.know_each_other(1).await;
+    cluster.attach(&run("r"), 1, 0).await;
+    let engine = &cluster.engines[0];
+    let own_ranks = async |loop_time: Option<LoopTime>, grain: Option<GrainNo>| {
+        let report = LocateRequest { loop_time, ..request((0, 1), (0, 0), 0, grain) };
+        engine.locate(&run("r"), report).await.expect("a rank of the run");
+        engine.status().own_ranks()
+    };
+    assert_eq!(own_ranks(None, None).await, 0, "it has reported no time");
+    assert_eq!(own_ranks(Some(LoopTime::default()), None).await, 1);
+    assert_eq!(own_ranks(None, Some(GrainNo(0))).await, 1, "a question for grains has no time");
+    assert_eq!(own_ranks(None, None).await, 0, "it reports its time to another node");
     cluster.end().await;
 }
 

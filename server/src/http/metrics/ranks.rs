@@ -14,7 +14,7 @@ pub(super) const MOST: usize = 256;
 impl Snapshot {
     /// The ranks, and the exchange of their runs.
     pub(super) fn ranks(&mut self, status: &NodeStatus) {
-        self.gauge("shardd_attached_ranks", "Ranks that report to this node", status.readers.len() as u64);
+        self.gauge("shardd_attached_ranks", "Ranks whose own node this is", status.own_ranks() as u64);
         let ranks = || status.readers.iter().take(MOST);
         let labels = |reader: &Reader| [("run", reader.run.to_string()), ("rank", reader.rank.to_string())];
         let all = |value: fn(&Reader) -> f64| ranks().map(move |reader| (labels(reader), value(reader)));

@@ -49,7 +49,7 @@ impl RankPace {
         while self.reports.len() > 2 && at.saturating_duration_since(self.reports[1].at) >= WINDOW {
             self.reports.pop_front();
         }
-        if let Some(recent) = self.recent(at) {
+        if let Some(recent) = self.recent() {
             // It ends at half of where it begins, so that it does not come and go.
             let least = if self.exposed_since.is_some() { EXPOSED / 2.0 } else { EXPOSED };
             let before = self.exposed_since.unwrap_or(wall);
@@ -67,11 +67,16 @@ impl RankPace {
         self.reports.back().map(|report| report.time)
     }
 
-    /// The time between the first and the last report of the window; none if nothing was reported for as long.
-    pub(crate) fn recent(&self, now: Instant) -> Option<RecentTime> {
+    /// Whether nothing was reported for as long as reports count.
+    pub(crate) fn is_silent(&self, now: Instant) -> bool {
+        self.reports.back().is_none_or(|last| now.saturating_duration_since(last.at) > WINDOW)
+    }
+
+    /// The time between the first and the last report of the window.
+    pub(crate) fn recent(&self) -> Option<RecentTime> {
         let (first, last) = (self.reports.front()?, self.reports.back()?);
         let over_s = last.at.saturating_duration_since(first.at).as_secs_f64();
-        if over_s <= 0.0 || now.saturating_duration_since(last.at) > WINDOW {
+        if over_s <= 0.0 {
             return None;
         }
         let grown = |count: fn(&LoopTime) -> u64| count(&last.time).saturating_sub(count(&first.time)) as f64;
@@ -122,7 +127,7 @@ mod tests {
                 let (steps, moment) = (at, began + Duration::from_millis(at * 1000));
                 pace.report(moment, 0, time(steps), 4 * 32 * steps);
                 prop_assert!(pace.reports.len() <= 64);
-                if let Some(recent) = pace.recent(moment) {
+                if let Some(recent) = pace.recent() {
                     prop_assert!((recent.samples_per_second - 32.0).abs() < 1e-6);
                     prop_assert!((recent.compute_share - 0.75).abs() < 1e-6 && (recent.wait_shares[&Stage::Disk] - 0.25).abs() < 1e-6);
                     let (least, most) = pace.run_rate().expect("as above");
@@ -143,12 +148,12 @@ mod tests {
         for s in 100..200 {
             pace.report(at(s), s, time(1000 + (s - 100)), 32_000 + 32 * (s - 100));
         }
-        let recent = pace.recent(at(200)).expect("it reports");
+        let recent = pace.recent().expect("it reports");
         assert!((recent.steps_per_second - 1.0).abs() < 1e-9 && recent.over_s <= 61.0, "{recent:?}");
-        assert_eq!(pace.recent(at(199) + WINDOW * 2), None);
+        assert!(!pace.is_silent(at(199) + WINDOW) && pace.is_silent(at(200) + WINDOW));
         // It continues with another loader.
         pace.report(at(201), 201, time(0), 40_000);
-        assert_eq!((pace.recent(at(201)), pace.time()), (None, Some(time(0))));
+        assert_eq!((pace.recent(), pace.time()), (None, Some(time(0))));
     }
 
     #[test]

@@ -119,6 +119,11 @@ impl Ranks {
         paces.entry(rank).or_default().report(Instant::now(), now(), time, reached);
     }
 
+    /// A rank reports the time of its loop to another node.
+    pub(crate) fn forget_loop_time(&self, rank: u32) {
+        self.paces.lock().expect("no panic while held").remove(&rank);
+    }
+
     /// How long ago a rank was heard of on this node.
     pub(crate) fn quiet_for(&self) -> Duration {
         self.heard.lock().expect("no panic while held").elapsed()
@@ -141,9 +146,9 @@ impl Ranks {
         let paces = self.paces.lock().expect("no panic while held");
         let at = Instant::now();
         let reader = |(rank, (epoch, position)): (&u32, &(u32, u64))| {
-            let pace = paces.get(rank);
-            let recent = pace.and_then(|pace| pace.recent(at));
             // Of a rank that is silent, the old numbers say nothing any more.
+            let pace = paces.get(rank).filter(|pace| !pace.is_silent(at));
+            let recent = pace.and_then(|pace| pace.recent());
             let pace_now = pace.filter(|_| recent.is_some());
             Reader {
                 run: run.clone(),
@@ -159,5 +164,22 @@ impl Ranks {
             }
         };
         self.progress.borrow().ranks.iter().map(reader).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_that_reports_its_times_elsewhere_is_no_longer_timed_here() {
+        let run: RunId = "r".parse().expect("a name");
+        let ranks = Ranks::new();
+        ranks.report(0, 1, 0, 0);
+        ranks.note_loop_time(0, LoopTime { steps: 5, ..LoopTime::default() }, 100, (0, 10));
+        let timed = |ranks: &Ranks| ranks.readers(&run, 100)[0].loop_time.map(|time| time.steps);
+        assert_eq!(timed(&ranks), Some(5));
+        ranks.forget_loop_time(0);
+        assert_eq!((timed(&ranks), ranks.readers(&run, 100).len()), (None, 1), "it still holds grains here");
     }
 }
