@@ -7,8 +7,9 @@ import { createServer } from 'node:http';
 import { mkdir, readFile, writeFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
-import { Datasets } from './datasets.mjs';
+import { Datasets, HOSTILE } from './datasets.mjs';
 import { Cluster } from './fixtures.mjs';
+import { Trainings } from './trainings.mjs';
 
 export const DIST = fileURLToPath(new URL('../../server/console/dist/', import.meta.url));
 export const POLICY =
@@ -29,6 +30,7 @@ export class FixtureServer {
   constructor({ scenario = 'healthy', tokens, prefix = '' } = {}) {
     this.cluster = new Cluster(scenario);
     this.datasets = new Datasets(scenario);
+    this.trainings = new Trainings(this.datasets, scenario === 'hostile' ? HOSTILE : undefined);
     this.tokens = tokens;
     this.prefix = prefix;
     this.requests = [];
@@ -194,6 +196,13 @@ export class FixtureServer {
         const [type, bytes] = of.content(Number(parts[3]), parts[4]);
         return { bytes, headers: { 'content-type': type, 'x-content-type-options': 'nosniff' } };
       }
+      if (first === 'runs' && parts.length >= 5 && parts[2] === 'records') {
+        const record = this.trainings.find(id, parts[3]);
+        found(record, `record ${parts[3]} of run ${id}`);
+        if (parts.length === 5 && parts[4] === 'steps') return { json: this.trainings.course(id, record, number('points', 240, 2000)) };
+        found(Number(parts[5]) < record.end ? record : undefined, `step ${parts[5]} in the record`);
+        return { json: this.trainings.step(id, record, Number(parts[5])) };
+      }
       switch (parts.length === 1 ? first : `${first}/${parts.length > 2 ? `*/${last}` : '*'}`) {
         case 'health':
           return { json: { status: 'ok', id: cluster.nodes[0].record.id, quic: '127.0.0.1:7701', release: '0.1.0' } };
@@ -255,7 +264,7 @@ export class FixtureServer {
         case 'plans':
           return page(datasets.plans, (plan) => String(plan.created) + plan.id);
         case 'plans/*/at': {
-          known(['epoch', 'position', 'global_batch_size', 'rank', 'world']);
+          known(['epoch', 'position', 'global_batch_size', 'rank', 'world', 'virtual_ranks']);
           const plan = datasets.plans.find((one) => one.id === id);
           found(plan, `plan ${id}`);
           const [epoch, position, rank] = ['epoch', 'position', 'rank'].map((name) => (query.has(name) ? Number(query.get(name)) : undefined));
@@ -273,6 +282,8 @@ export class FixtureServer {
           return page([...cluster.listed].sort((one, other) => (one.id < other.id ? -1 : 1)), (run) => run.id);
         case 'runs/*':
           return found(cluster.view(id), `run ${id}`);
+        case 'runs/*/records':
+          return { json: this.trainings.records(id) };
         case 'runs/*/placement':
           return found(cluster.placement(id), `placement of run ${id} yet`);
         case 'runs/*/audit':

@@ -7,6 +7,8 @@ const GIB = 2 ** 30;
 const MIB = 2 ** 20;
 const STAGES = ['network', 'disk', 'decode', 'transform', 'python'];
 const EXPOSED = 0.05;
+const MOST_RUNS = 50;
+const MOST_FINDINGS = 100;
 
 const digest = (text) => createHash('sha256').update(text).digest('hex');
 /** A number from 0 to 1 that is always the same for the same text. */
@@ -361,8 +363,10 @@ export class Cluster {
         unhealthy: live.filter((one) => one.issues.length > 0).length,
         unanswered: live.filter((one) => one.unanswered).length,
       },
-      runs: this.runs.map((run) => this.run(run)).sort((one, other) => (other.waits?.exposed_share ?? 0) - (one.waits?.exposed_share ?? 0)),
-      findings: this.findings,
+      runs: this.runs.map((run) => this.run(run)).sort((one, other) => (other.waits?.exposed_share ?? 0) - (one.waits?.exposed_share ?? 0)).slice(0, MOST_RUNS),
+      more_runs: Math.max(0, this.runs.length - MOST_RUNS),
+      findings: this.findings.slice(0, MOST_FINDINGS),
+      more_findings: Math.max(0, this.findings.length - MOST_FINDINGS),
       totals: {
         cache_used_bytes: sum((status) => status.cache_used_bytes),
         cache_limit_bytes: sum((status) => status.cache_limit_bytes),

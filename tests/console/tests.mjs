@@ -11,6 +11,7 @@ import { launch, open, PHONE, WIDE } from './browser.mjs';
 import { Datasets, HOSTILE } from './datasets.mjs';
 import { FixtureServer } from './fixture-server.mjs';
 import { Cluster, SCENARIOS } from './fixtures.mjs';
+import { SPIKE } from './trainings.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const given = process.argv.slice(2);
@@ -114,9 +115,10 @@ const PAGES = {
   healthy: [
     '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch',
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
+    `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
   ],
   trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
-  idle: ['#/', '#/runs/warm-up', '#/shards'],
+  idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
   large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999'],
   hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}/samples/1`],
@@ -187,6 +189,22 @@ test('the first screen has the verdict and each cause, at both widths, without a
         assert.equal(await page.locator('.finding .mark').count(), 4);
       });
     }
+  });
+});
+
+test('an overview that leaves out runs and findings counts them', async () => {
+  await fixture({ scenario: 'trouble' }, async (server) => {
+    const { cluster } = server;
+    cluster.findings = Array.from({ length: 230 }, (_, at) => ({ ...cluster.findings[at % cluster.findings.length], node: `m${at}` }));
+    cluster.runs = Array.from({ length: 61 }, (_, at) => (at === 0 ? cluster.runs[0] : { ...cluster.runs[0], id: `run-${at}` }));
+    await visit(server, '', {}, async ({ page }) => {
+      await says(page, 'The node lists the worst 100 of 230 findings.');
+      await says(page, 'Runs (61)');
+      await page.getByRole('button', { name: 'Show the worst 100' }).click();
+      assert.equal(await page.locator('.finding').count(), 100);
+      await page.getByRole('button', { name: 'Show the 50 runs that wait most' }).click();
+      await says(page, 'The node lists the 50 runs that wait most.');
+    });
   });
 });
 
@@ -408,6 +426,82 @@ test('the button of the banner asks at once', async () => {
   } finally {
     await server.stop().catch(() => undefined);
   }
+});
+
+// --- trainings -------------------------------------------------------------------------------------------------------
+
+test('from a spike of the loss to the samples that its ranks read', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const chart = page.getByRole('slider', { name: 'Loss: step of the training' });
+      await page.waitForFunction(() => document.querySelectorAll('.plot.is-clickable canvas').length === 4);
+      // Its point is the 169th, of 50 steps.
+      await chart.focus();
+      await page.keyboard.press('Home');
+      for (let times = 0; times < 16; times += 1) await page.keyboard.press('PageDown');
+      for (let times = 0; times < 8; times += 1) await page.keyboard.press('ArrowRight');
+      assert.match(await chart.getAttribute('aria-valuetext'), /^step 8,400: vit-b16 0\.\d+, largest of a step/);
+      await page.keyboard.press('Enter');
+      await page.waitForFunction((step) => location.hash.endsWith(`?step=${step}`), SPIKE);
+      const step = page.getByRole('region', { name: 'Step 8,437' });
+      const losses = (await step.locator('tbody td:nth-child(3)').allInnerTexts()).map(Number);
+      assert.equal(losses.length, 16);
+      assert.equal(losses.indexOf(Math.max(...losses)), 5, `the large loss is that of virtual rank 5: ${losses}`);
+      // The samples of virtual rank 5 are those that the plan names.
+      const own = await step.locator('tbody tr').nth(5).locator('td').last().locator('a').allInnerTexts();
+      await step.getByRole('link', { name: 'Samples of rank 2' }).first().click();
+      await page.locator('.card').first().waitFor();
+      const cards = await page.locator('.card').evaluateAll((all) => all.map((card) => ({ text: card.textContent, sample: card.querySelector('h3 a').textContent.replace('Sample ', '') })));
+      const shown = cards.filter(({ text: of }) => /virtual rank5/.test(of)).map(({ sample }) => sample);
+      assert.ok(shown.length > 0 && shown.every((sample, at) => sample === own[at]), `${shown} and ${own}`);
+    }),
+  );
+});
+
+test('a click on a curve shows its step, and the steps beside it are links', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const plot = page.getByRole('slider', { name: 'Gradient norm: step of the training' });
+      await plot.locator('canvas').waitFor();
+      await plot.click();
+      const region = page.getByRole('region', { name: /^Step / });
+      await region.waitFor();
+      const step = Number(new URLSearchParams((await page.evaluate(() => location.hash)).split('?')[1]).get('step'));
+      assert.ok(step > 4000 && step < 8000, `the middle of the chart is step ${step}`);
+      await page.getByRole('link', { name: 'Next step ›' }).click();
+      await page.getByRole('region', { name: `Step ${(step + 1).toLocaleString('en')}` }).waitFor();
+      const field = page.getByLabel('Step', { exact: true });
+      await field.fill('12000');
+      await field.press('Enter');
+      await says(page, 'Enter a step from 0 to 11,999.');
+      await field.fill('3');
+      await field.press('Enter');
+      await page.getByRole('region', { name: 'Step 3', exact: true }).waitFor();
+    }),
+  );
+});
+
+test('a run is compared with another, and with its own earlier record', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const legend = page.locator('.chart', { hasText: 'Loss' }).first().locator('tbody th');
+      await page.getByLabel('Compare with run').fill('vit-b16-lr3');
+      await page.getByRole('button', { name: 'Compare' }).click();
+      await page.waitForFunction(() => document.querySelector('.chart .plot.is-clickable')?.parentElement.querySelectorAll('tbody tr').length === 3);
+      assert.deepEqual((await legend.allInnerTexts()).map((of) => of.trim()), ['vit-b16', 'largest of a step', 'vit-b16-lr3']);
+      await page.getByLabel('Compare with run').fill('nobody');
+      await page.getByRole('button', { name: 'Compare' }).click();
+      await says(page, 'The store has no record of run nobody.');
+      await page.getByLabel('Record').selectOption({ index: 1 });
+      await says(page, '2,000 of 24,000');
+      await says(page, 'stopped');
+    }),
+  );
+});
+
+test('a run without a record says how to write one', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/tinyshakespeare', { isClean: false }, ({ page }) => says(page, 'The store has no record of this run.')));
 });
 
 // --- events ----------------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ function Page({ route, overview, mayAct }: { route: Route; overview: Loaded<Over
     case 'runs':
       return <RunsPage query={route.query} overview={overview} />;
     case 'run':
-      return <RunPage name={route.name} overview={overview} />;
+      return <RunPage name={route.name} query={route.query} overview={overview} />;
     default:
       return (
         <>

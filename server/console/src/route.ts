@@ -61,7 +61,7 @@ export function whole(text: string | null | undefined, none: number, most = Numb
 type Settings = Record<string, string | undefined>;
 
 export const nodeHref = (name: string): string => `#/nodes/${part(name)}`;
-export const runHref = (name: string): string => `#/runs/${part(name)}`;
+export const runHref = (name: string, settings: Settings = {}): string => href(`runs/${part(name)}`, settings);
 export const datasetHref = (name: string, settings: Settings = {}): string => href(`datasets/${part(name)}`, settings);
 export const sampleHref = (name: string, sample: number, version: string): string => href(`datasets/${part(name)}/samples/${sample}`, { version });
 

@@ -17,8 +17,8 @@ const KEPT = 40;
 /** Between an event and the early request, and between two requests for the same, in milliseconds. */
 const NUDGE = 250;
 const SOONEST = 1000;
-/** Paths whose answers never change: those about a version or a plan. One answer is enough; without one the page asks again. */
-const FIXED = /^v1\/(?:versions|plans)\//;
+/** Paths whose answers never change: those about a version, a plan or a record. One answer is enough; without one the page asks again. */
+const FIXED = /^v1\/(?:versions|plans|runs\/[^/]+\/records)\//;
 
 class Resource {
   state: Loaded<unknown> = {};

@@ -22,7 +22,10 @@ export interface Overview {
   at: Seconds;
   nodes: NodeCounts;
   runs: RunOverview[];
+  /** Runs and findings beyond those of the lists. */
+  more_runs?: number;
   findings: Finding[];
+  more_findings?: number;
   totals: Totals;
 }
 
@@ -77,6 +80,64 @@ export interface RunExchange {
   paused_nodes: number;
   hidden_share?: number;
   unsent_grains: number;
+}
+
+/** A record of a training, which outlives its run. */
+export interface RecordInfo {
+  id: string;
+  dataset?: string;
+  version: string;
+  plan: string;
+  virtual_ranks: number;
+  global_batch_size?: number;
+  /** The first step, the step after the last, and the steps of the whole training. */
+  first: number;
+  end: number;
+  of: number;
+  ending: 'underway' | 'trained' | 'stopped' | 'failed';
+  reason?: string;
+  written: Seconds;
+  is_exact: boolean;
+  weights?: string;
+  launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string }[];
+}
+
+/** Consecutive steps as a point of a curve. */
+export interface CoursePoint {
+  step: number;
+  steps: number;
+  epoch: number;
+  loss: number | null;
+  loss_min: number | null;
+  loss_max: number | null;
+  step_of_max: number;
+  accuracy: number;
+  learning_rate: number;
+  gradient_norm: number | null;
+  skipped: number;
+}
+
+export interface Course {
+  first: number;
+  end: number;
+  of: number;
+  is_sampled: boolean;
+  points: CoursePoint[];
+}
+
+export interface StepExplained {
+  step: number;
+  epoch: number;
+  step_of_epoch: number;
+  position: number;
+  global_batch_size: number;
+  virtual_ranks: number;
+  world: number;
+  learning_rate: number;
+  loss: number | null;
+  gradient_norm: number | null;
+  is_skipped: boolean;
+  shares: { virtual_rank: number; rank: number; samples: number; loss: number | null; correct: number }[];
 }
 
 export type Severity = 'info' | 'warning' | 'critical';

@@ -37,8 +37,8 @@ export function OverviewPage({ overview }: { overview: Loaded<Overview> }) {
     <>
       <Verdict overview={data} />
       <Stale loaded={overview} />
-      <Findings findings={data.findings} />
-      <Runs runs={data.runs} />
+      <Findings findings={data.findings} unlisted={data.more_findings ?? 0} />
+      <Runs runs={data.runs} unlisted={data.more_runs ?? 0} />
       <LastHour runs={data.runs} />
       <div class="columns">
         <Disks />
@@ -94,14 +94,14 @@ function Verdict({ overview }: { overview: Overview }) {
   );
 }
 
-function Findings({ findings }: { findings: Finding[] }) {
+function Findings({ findings, unlisted }: { findings: Finding[]; unlisted: number }) {
   const [isLong, setLong] = useState(false);
   if (findings.length === 0) return null;
   const few = short(findings, FINDINGS, OF_A_KIND);
   const shown = isLong ? findings.map((finding) => ({ finding, more: 0 })) : few;
   return (
     <section class="findings" aria-labelledby="findings-title">
-      <h2 id="findings-title" class="visually-hidden">{plural(findings.length, 'finding')}</h2>
+      <h2 id="findings-title" class="visually-hidden">{plural(findings.length + unlisted, 'finding')}</h2>
       <ol>
         {shown.map(({ finding, more }, at) => (
           <li key={at} class={`finding is-${finding.severity}`}>
@@ -125,14 +125,15 @@ function Findings({ findings }: { findings: Finding[] }) {
       </ol>
       {findings.length > few.length && (
         <button type="button" class="more" onClick={() => setLong(!isLong)}>
-          {isLong ? 'Show the worst only' : `Show all ${findings.length} findings`}
+          {isLong ? 'Show the worst only' : unlisted > 0 ? `Show the worst ${findings.length}` : `Show all ${findings.length} findings`}
         </button>
       )}
+      {unlisted > 0 && <p class="muted">The node lists the worst {count(findings.length)} of {plural(findings.length + unlisted, 'finding')}.</p>}
     </section>
   );
 }
 
-function Runs({ runs }: { runs: RunOverview[] }) {
+function Runs({ runs, unlisted }: { runs: RunOverview[]; unlisted: number }) {
   const [isLong, setLong] = useState(false);
   if (runs.length === 0) {
     return (
@@ -145,11 +146,12 @@ function Runs({ runs }: { runs: RunOverview[] }) {
   const shown = isLong ? runs : runs.slice(0, RUNS);
   return (
     <section aria-labelledby="runs-title">
-      <h2 id="runs-title">{runs.length === 1 ? 'Run' : `Runs (${runs.length})`}</h2>
+      <h2 id="runs-title">{runs.length + unlisted === 1 ? 'Run' : `Runs (${count(runs.length + unlisted)})`}</h2>
       {shown.map((run) => <RunCard key={run.run} run={run} />)}
       {runs.length > RUNS && (
-        <button type="button" class="more" onClick={() => setLong(!isLong)}>{isLong ? 'Show fewer runs' : `Show all ${runs.length} runs`}</button>
+        <button type="button" class="more" onClick={() => setLong(!isLong)}>{isLong ? 'Show fewer runs' : unlisted > 0 ? `Show the ${runs.length} runs that wait most` : `Show all ${runs.length} runs`}</button>
       )}
+      {unlisted > 0 && <p class="muted">The node lists the {count(runs.length)} runs that wait most. <a href="#/runs">All runs</a></p>}
     </section>
   );
 }

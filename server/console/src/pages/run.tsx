@@ -12,13 +12,14 @@ import { Table } from '../ui/table';
 import { epochShare } from '../verdict';
 import { EpochBar } from './overview';
 import { auditRows, hiddenShare, plus, ranges } from './tables';
+import { Training } from './training';
 
 /** The most nodes that are asked for series, and for their counts of the exchange. */
 const ASKED = 8;
 /** The most ranks in a chart. */
 const LINES = 8;
 
-export function RunPage({ name, overview }: { name: string; overview: Loaded<Overview> }) {
+export function RunPage({ name, query, overview }: { name: string; query: URLSearchParams; overview: Loaded<Overview> }) {
   const path = `v1/runs/${part(name)}`;
   const view = useAnswer<RunView>(path, 30_000);
   const run = overview.data?.runs.find((one) => one.run === name);
@@ -63,6 +64,7 @@ export function RunPage({ name, overview }: { name: string; overview: Loaded<Ove
           <RankCharts name={name} ranks={run.readers} />
         </>
       )}
+      <Training name={name} query={query} />
       {view.data && (
         <>
           <div class="columns">
@@ -257,7 +259,7 @@ function Audit({ path }: { path: string }) {
             isCaptionHidden
             rows={rows}
             id={(row) => `${row.epoch}/${row.world}`}
-            empty="No rank has finished an epoch."
+            empty="No rank has reported the end of an epoch."
             most={8}
             columns={[
               { title: 'Epoch', isName: true, cell: (row) => count(row.epoch) },

@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type uPlot from 'uplot';
-import { clock, NONE } from '../format';
+import { clock, count, NONE } from '../format';
 import { downsample, type Points, summary } from '../series';
 import { Store, useStore } from '../store';
 import { theme } from '../theme';
@@ -18,7 +18,9 @@ export interface Line {
 
 export interface ChartProps {
   title: string;
+  /** Seconds since 1970, or steps. */
   times: number[];
+  axis?: 'time' | 'step';
   lines: Line[];
   format: (value: unknown) => string;
   /** The axis has marks at multiples of powers of two, for bytes. */
@@ -27,11 +29,16 @@ export interface ChartProps {
   least?: number;
   /** What to say where there is nothing to draw. */
   empty?: string;
+  /** A moment was clicked, or chosen by Enter. */
+  onPick?: (at: number) => void;
 }
 
 const HEIGHT = 132;
 const COLOURS = 8;
 const POWERS = Array.from({ length: 61 }, (_, power) => 2 ** power);
+/** The distances of marks: whole steps, and whole minutes, as marks have no seconds. */
+const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
+const MINUTES = [1, 2, 5, 10, 15, 20, 30, 60, 120, 360, 720, 1440].map((minutes) => 60 * minutes);
 
 type Library = typeof uPlot;
 const library = new Store<Library | undefined>(undefined);
@@ -60,7 +67,7 @@ function resolved(holder: HTMLElement, name: string): string {
   return color;
 }
 
-export function Chart({ title, times, lines, format, isBinary = false, least = 0, empty = 'No values in the last hour.' }: ChartProps) {
+export function Chart({ title, times, axis: of = 'time', lines, format, isBinary = false, least = 0, empty = 'No values in the last hour.', onPick }: ChartProps) {
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<uPlot | undefined>(undefined);
   const [at, setAt] = useState<number | undefined>();
@@ -69,7 +76,8 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
   const shown = lines.filter((line) => line.points.some((value) => value !== null));
   const shape = `${mode} ${Plot !== undefined} ${shown.map((line) => `${line.label}/${line.colour}/${line.dashed}`).join('\n')}`;
   const data = useMemo<uPlot.AlignedData>(() => {
-    const most = Math.max(40, box.current?.clientWidth ?? 400);
+    // Steps are few, and a mean of theirs would hide a spike.
+    const most = of === 'step' ? times.length : Math.max(40, box.current?.clientWidth ?? 400);
     const step = Math.ceil(times.length / most);
     const thinned = step <= 1 ? times : times.filter((_, index) => index % step === step - 1);
     return [thinned, ...shown.map((line) => downsample(line.points, most).slice(0, thinned.length))];
@@ -92,9 +100,9 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
         padding: [8, 4, 0, 0],
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, points: { size: 6 }, y: false },
-        scales: { y: { range: (_, __, most) => [0, Math.max(least, (most ?? 0) * 1.08) || 1] } },
+        scales: { x: { time: of === 'time' }, y: { range: (_, __, most) => [0, Math.max(least, (most ?? 0) * 1.08) || 1] } },
         axes: [
-          { ...axis, size: 24, gap: 4, space: 64, values: (_, marks) => marks.map((mark) => clock(mark).slice(-5)) },
+          { ...axis, size: 24, gap: 4, space: 64, incrs: of === 'step' ? WHOLE : MINUTES, values: (_, marks) => marks.map((mark) => (of === 'step' ? count(mark) : clock(mark).slice(-5))) },
           { ...axis, size: 68, gap: 6, space: 28, ...(isBinary ? { incrs: POWERS } : {}), values: (_, marks) => marks.map((mark) => format(mark)) },
         ],
         series: [
@@ -104,11 +112,11 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
             stroke: colour(`--line-${(line.colour ?? index) % COLOURS}`),
             width: 1.5,
             points: { show: false },
-            spanGaps: false,
+            spanGaps: of === 'step',
             ...(line.dashed ? { dash: [5, 4] } : {}),
           })),
         ],
-        hooks: { setCursor: [(of) => setAt(of.cursor.idx ?? undefined)] },
+        hooks: { setCursor: [(self) => setAt(self.cursor.idx ?? undefined)] },
       },
       data,
       holder,
@@ -130,7 +138,8 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
 
   const last = (data[0]?.length ?? 0) - 1;
   const index = at !== undefined && at <= last ? at : undefined;
-  const moment = index === undefined ? 'now' : clock(data[0]?.[index]);
+  const isStep = of === 'step';
+  const moment = index === undefined ? (isStep ? 'last' : 'now') : isStep ? `step ${count(data[0]?.[index])}` : clock(data[0]?.[index]);
   const sums = shown.map((line) => summary(line.points));
   const valueOf = (line: number): string => format((index === undefined ? sums[line]?.last : data[line + 1]?.[index]) ?? undefined);
   const spoken = shown.map((line, number) => `${cut(visible(line.label), 40)} ${valueOf(number)}`).join(', ');
@@ -140,12 +149,17 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
     const step = steps[event.key];
     if (step === undefined || !plot.current) {
       if (event.key === 'Escape') unset();
+      if (event.key === 'Enter') pick();
       return;
     }
     event.preventDefault();
     const next = Math.min(last, Math.max(0, (index ?? last) + step));
     setAt(next);
     plot.current.setCursor({ left: plot.current.valToPos(data[0]?.[next] ?? 0, 'x'), top: 0 }, false);
+  };
+  const pick = (): void => {
+    const chosen = index === undefined ? undefined : data[0]?.[index];
+    if (chosen !== undefined) onPick?.(chosen);
   };
   const unset = (): void => {
     setAt(undefined);
@@ -158,20 +172,21 @@ export function Chart({ title, times, lines, format, isBinary = false, least = 0
       {shown.length === 0 ? <p class="muted empty">{empty}</p> : (
         <>
           <div
-            class="plot"
+            class={onPick ? 'plot is-clickable' : 'plot'}
             ref={box}
             tabIndex={0}
             role="slider"
-            aria-label={`${title}: moment of the last hour`}
+            aria-label={`${title}: ${isStep ? 'step of the training' : 'moment of the last hour'}`}
             aria-valuemin={0}
             aria-valuemax={Math.max(0, last)}
             aria-valuenow={index ?? Math.max(0, last)}
             aria-valuetext={`${moment}: ${spoken}`}
             onKeyDown={move}
+            onClick={onPick && pick}
             onBlur={unset}
           />
           <table class="legend">
-            <caption class="visually-hidden">{title}, last hour</caption>
+            <caption class="visually-hidden">{title}, {isStep ? 'by step' : 'last hour'}</caption>
             <thead>
               <tr>
                 <th scope="col"><span class="visually-hidden">Line</span></th>
