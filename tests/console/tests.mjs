@@ -428,6 +428,34 @@ test('the button of the banner asks at once', async () => {
   }
 });
 
+// --- tables ----------------------------------------------------------------------------------------------------------
+
+test('a table that is too wide can be scrolled by keyboard as soon as it has its rows', async () => {
+  await fixture({ scenario: 'healthy' }, async (server) => {
+    const { page, context } = await open(browser, 'about:blank', { size: PHONE });
+    try {
+      page.setDefaultTimeout(PATIENCE);
+      // Observers are called a frame after a change, and until then a reader would meet a table without the keyboard.
+      await page.addInitScript(() => {
+        window.ResizeObserver = class {
+          observe() {}
+          disconnect() {}
+        };
+      });
+      await page.goto(`${server.url}#/datasets/flowers/samples/7`);
+      await page.getByRole('link', { name: 'Show the step' }).first().waitFor();
+      const [wide, focusable] = await page.evaluate(() => {
+        const all = [...document.querySelectorAll('.sideways')].filter((box) => box.scrollWidth > box.clientWidth + 1);
+        return [all.length, all.filter((box) => box.tabIndex === 0).length];
+      });
+      assert.ok(wide > 0, 'a table is wide');
+      assert.equal(focusable, wide);
+    } finally {
+      await context.close();
+    }
+  });
+});
+
 // --- trainings -------------------------------------------------------------------------------------------------------
 
 test('from a spike of the loss to the samples that its ranks read', async () => {

@@ -71,11 +71,14 @@ export function Table<T>({ caption, isCaptionHidden = false, columns, rows, id, 
   const [isWide, setWide] = useState(false);
   const [isLong, setLong] = useState(false);
   const isEmpty = rows.length === 0 && empty !== undefined;
+  // A table that is wider than its place can be scrolled by keyboard.
+  const measure = (): void => setWide(box.current !== null && box.current.scrollWidth > box.current.clientWidth + 1);
+  // At once with new rows: the observer is called a frame later.
+  useLayoutEffect(measure);
   useEffect(() => {
     const holder = box.current;
     if (!holder) return;
-    // A table that is wider than its place can be scrolled by keyboard.
-    const sized = new ResizeObserver(() => setWide(holder.scrollWidth > holder.clientWidth + 1));
+    const sized = new ResizeObserver(measure);
     sized.observe(holder);
     if (holder.firstElementChild) sized.observe(holder.firstElementChild);
     return () => sized.disconnect();
