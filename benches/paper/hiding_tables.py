@@ -1,5 +1,5 @@
 """The table and the plot of benches/paper/hiding: the measured part of an exchange that hides, beside the closed form of
-client/cli/src/hiding.rs. Opens no files."""
+client/simulation/src/hiding.rs. Opens no files."""
 
 import math
 import re
@@ -16,7 +16,7 @@ NOISE = 0.05
 
 
 class ClosedForm:
-    """What `Hiding` of client/cli/src/hiding.rs computes, with the constants that stand there."""
+    """What `Hiding` of client/simulation/src/hiding.rs computes, with the constants that stand there."""
 
     def __init__(self, source):
         constant = lambda pattern: float(re.search(pattern, source)[1])

@@ -8,8 +8,8 @@ use serde::Serialize;
 use shardd_client::label_skew::Spread;
 use shardd_plan::{Epoch, Schedule, Selection, Share};
 
-use crate::hiding::{Hiding, MEASURED, MEASURED_STEPS};
-use crate::simulate_plan::{LinkRate, fraction};
+use shardd_simulation::hiding::{Hiding, MEASURED, MEASURED_STEPS};
+use shardd_simulation::{LinkRate, fraction, unexchanged};
 
 /// The share in the second part of a schedule, unless less is enough for all.
 const LITTLE: &str = "0.01";
@@ -153,16 +153,7 @@ pub(crate) fn advise(question: &Question) -> Result<Advice, AdviceError> {
 /// How far the labels of virtual ranks are from those of all, above the distance of samples drawn at random, in the mean over
 /// the epochs.
 pub(crate) fn mean_skew(spread: &Spread, schedule: &Schedule, selection: Selection, epochs: u32) -> f64 {
-    // The part of the grains that no exchange has taken, before each epoch.
-    let (mut taken, mut left, mut sum) = (0.0, 1.0, 0.0);
-    for epoch in (0..epochs).map(Epoch) {
-        sum += match selection {
-            Selection::Cyclic => f64::max(1.0 - taken, 0.0),
-            Selection::Independent => left,
-        };
-        let share = fraction(schedule.after(epoch));
-        (taken, left) = (taken + share, left * (1.0 - share));
-    }
+    let sum: f64 = unexchanged(schedule, selection).take(epochs as usize).sum();
     spread.distance * sum / f64::from(epochs)
 }
 
@@ -238,7 +229,7 @@ mod tests {
     use shardfmt::manifest::Labels;
 
     use super::*;
-    use crate::simulate_plan::{Scenario, simulate};
+    use shardd_simulation::{Scenario, simulate};
 
     const ROWS: [u32; 16] = [1000; 16];
 

@@ -10,11 +10,12 @@ use shardfmt::{ByteSize, VersionId};
 
 use crate::failure::Failure;
 use crate::human::{count, duration, percent, plural};
+use crate::imagined;
 use crate::output;
 use crate::partition::{PlanChoices, make_plan};
 use crate::progress::style;
-use crate::simulate_plan::{self, EpochReport, Event, LinkRate, Report, Scenario};
 use crate::table::{Table, facts};
+use shardd_simulation::{EpochReport, Event, LinkRate, Report, Scenario, simulate};
 
 /// Epochs that are listed one by one; of more, those that tell most.
 const LISTED: usize = 14;
@@ -110,7 +111,7 @@ impl Simulate {
             let said = format!("{nodes} nodes cannot share {}", plural(self.samples, "sample"));
             return Err(Failure::usage(format!("{said}: use fewer nodes")));
         }
-        let shape = simulate_plan::shape(self.samples, self.sample_bytes).map_err(Failure::wrong)?;
+        let shape = imagined::shape(self.samples, self.sample_bytes).map_err(Failure::wrong)?;
         // A name for imaginary samples, so that equal questions are about equal plans.
         let version = VersionId(Digest::of(format!("{} of {}", self.samples, self.sample_bytes).as_bytes()));
         let mut options = self.choices.options();
@@ -133,7 +134,7 @@ impl Simulate {
 pub(crate) fn play(plan: &Plan, row_bytes: u64, scenario: &Scenario) -> Result<Report, Failure> {
     let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
     bar.set_style(style("counting {wide_bar} {human_pos}/{human_len} moves, {rate}, {eta} left"));
-    let report = simulate_plan::simulate(plan, row_bytes, scenario, &|done, all| {
+    let report = simulate(plan, row_bytes, scenario, &|done, all| {
         bar.set_length(all);
         bar.set_position(done);
     });

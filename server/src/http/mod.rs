@@ -38,6 +38,7 @@ mod run_access;
 mod runs;
 mod same_origin;
 mod shards;
+mod simulation;
 mod socket;
 mod strata;
 mod tags;
@@ -161,6 +162,8 @@ struct Shared {
     lookups: Arc<Semaphore>,
     /// Places for looks into versions.
     looks: Semaphore,
+    /// The place of a simulation.
+    simulations: Semaphore,
     /// Whose runs are, as it was a moment ago.
     standings: run_access::RunFactsCache,
     metrics: Arc<metrics::Metrics>,
@@ -182,6 +185,7 @@ impl Shared {
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
             looks: Semaphore::new(LOOKS),
+            simulations: Semaphore::new(1),
             standings: run_access::RunFactsCache::default(),
             metrics: Arc::default(),
             document,
@@ -210,6 +214,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(contents::shards))
         .routes(routes!(contents::samples))
         .routes(routes!(contents::value))
+        .routes(routes!(simulation::simulate))
         .routes(routes!(datasets::manifest, datasets::put_manifest))
         .routes(routes!(datasets::tree))
         .routes(routes!(shards::shard, shards::put_shard))
@@ -468,7 +473,12 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A place for a look into a version, once there is one.
 async fn look(shared: &Shared) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
-    shared.looks.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))
+    turn(&shared.looks).await
+}
+
+/// Waits for a place.
+async fn turn(places: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
+    places.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))
 }
 
 /// Reads JSON. To it 3.0 is the integer 3, to serde it is none: where that is all that is wrong, it is mended.

@@ -6,6 +6,7 @@ mod contents;
 mod records;
 mod refusals;
 mod same_origin;
+mod simulation;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

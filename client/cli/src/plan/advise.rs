@@ -12,14 +12,14 @@ use shardfmt::{ByteSize, DatasetRef, ManifestFile};
 
 use super::PlanArg;
 use crate::failure::Failure;
-use crate::hiding::MEASURED_STEPS;
 use crate::human::{count, duration, percent, plural};
 use crate::output;
 use crate::partition::{MICRO_BATCH, SelectionArg, make_plan, origins};
 use crate::recommend_q::{Advice, Choice, Question, advise, mean_skew};
 use crate::simulate::Pace;
-use crate::simulate_plan::LinkRate;
 use crate::table::{Table, facts};
+use shardd_simulation::LinkRate;
+use shardd_simulation::hiding::MEASURED_STEPS;
 
 /// Arguments of `plan advise`.
 #[derive(Args)]

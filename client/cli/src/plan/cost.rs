@@ -8,8 +8,8 @@ use super::PlanArg;
 use crate::failure::Failure;
 use crate::output;
 use crate::simulate::{Pace, play, render};
-use crate::simulate_plan::Report;
 use crate::table::Table;
+use shardd_simulation::Report;
 
 /// Nodes that are listed one by one.
 const LISTED: usize = 32;

@@ -27,7 +27,8 @@ pub(super) struct Cluster<'p> {
 
 /// The moves of the placement when nodes came or went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Change {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Change {
     /// Nodes that came.
     pub joined: u32,
     /// Nodes that were drained.

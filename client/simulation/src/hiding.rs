@@ -40,13 +40,13 @@ const HEADROOM: f64 = 1.25;
 const WINDOW_TENTHS: u64 = 9;
 /// Exchanges of up to this part of what the closed form hides hid in measurements, too, in epochs of [`MEASURED_STEPS`] or more
 /// (`benches/paper/hiding`; the table that `benches/paper/report` makes counts them).
-pub(crate) const MEASURED: f64 = 0.7;
+pub const MEASURED: f64 = 0.7;
 /// In shorter epochs some did not: a node then exchanges few grains, and a late one is a large part.
-pub(crate) const MEASURED_STEPS: u64 = 20;
+pub const MEASURED_STEPS: u64 = 20;
 
 /// An epoch's exchange as the node with the most bytes sees it, beside the steps of the epoch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Hiding {
+pub struct Hiding {
     /// X: seconds that the node's link is busy.
     link: f64,
     /// L: seconds from the last byte's departure until it can be read.
@@ -60,7 +60,7 @@ pub(crate) struct Hiding {
 impl Hiding {
     /// An exchange that would take `link_time` at the full bandwidth of the node's link, over a network with this `round_trip`
     /// time. Zero chunks or steps count as one.
-    pub(crate) fn new(link_time: Duration, round_trip: Duration, chunks: u32, steps: u64) -> Self {
+    pub fn new(link_time: Duration, round_trip: Duration, chunks: u32, steps: u64) -> Self {
         Self {
             link: link_time.as_secs_f64() / GOODPUT,
             latency: (HANDLING + round_trip.mul_f64(ROUND_TRIPS)).as_secs_f64(),
@@ -70,14 +70,14 @@ impl Hiding {
     }
 
     /// Seconds that training waits for the exchange in each epoch, with steps of this time.
-    pub(crate) fn exposed_s(&self, step: Duration) -> f64 {
+    pub fn exposed_s(&self, step: Duration) -> f64 {
         let step = step.as_secs_f64();
         let slack = |bound: Bound| bound.steps_left * step - bound.link_shares * self.link - self.latency;
         self.bounds().map(slack).fold(0.0, |exposed: f64, slack| exposed.max(-slack))
     }
 
     /// The part of the exchange that costs no time, from 0 to 1: without the exchange's own training, all of X would be waiting.
-    pub(crate) fn hidden_share(&self, step: Duration) -> f64 {
+    pub fn hidden_share(&self, step: Duration) -> f64 {
         match self.link {
             0.0 => 1.0,
             link => (1.0 - self.exposed_s(step) / link).clamp(0.0, 1.0),
@@ -85,13 +85,13 @@ impl Hiding {
     }
 
     /// The shortest step, in seconds, that hides all.
-    pub(crate) fn hiding_step_s(&self) -> f64 {
+    pub fn hiding_step_s(&self) -> f64 {
         let needed = |bound: Bound| (bound.link_shares * self.link + self.latency) / bound.steps_left;
         self.bounds().map(needed).fold(0.0, f64::max)
     }
 
     /// How many times the bytes would still be hidden by steps of this time: 0 if no exchange is, infinite if there are no bytes.
-    pub(crate) fn hidden_multiple(&self, step: Duration) -> f64 {
+    pub fn hidden_multiple(&self, step: Duration) -> f64 {
         let step = step.as_secs_f64();
         let multiple = |bound: Bound| {
             let left = bound.steps_left * step - self.latency;

@@ -4,14 +4,15 @@ use rayon::prelude::*;
 use serde::Serialize;
 use shardd_plan::{Epoch, GrainNo, Move, Partition, Permutation, Plan, Schedule, Selection, Share};
 
-/// Grains that are all followed; of more, some are looked up. A followed one costs 4 bytes, and 16 while it moves.
-const MOST_FOLLOWED: u64 = 1 << 24;
+use super::matrix::{MixingMatrix, Pairs};
+
 /// Grains that are looked up where not all can be followed.
 const LOOKED_UP: u64 = 1 << 14;
 
 /// The share of the grains that is, in an epoch, in the partition it was in in epoch 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Mixing {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Mixing {
     /// By the formula of `docs/PLAN.md`.
     pub predicted: f64,
     /// As counted...
@@ -37,11 +38,7 @@ enum Observed {
 pub(super) struct Arrivals(Vec<(u64, u32)>);
 
 impl<'p> Homes<'p> {
-    /// Of all grains, if every exchange is played (`is_whole`) and there are not too many; else of some.
-    pub(super) fn new(plan: &'p Plan, is_whole: bool) -> Self {
-        Self::following(plan, if is_whole { MOST_FOLLOWED } else { 0 })
-    }
-
+    /// Of all grains, if there are no more than `most`; else of some. All are followed only if every exchange is played.
     pub(super) fn following(plan: &'p Plan, most: u64) -> Self {
         let start: Vec<u64> = plan
             .partitions()
@@ -91,6 +88,27 @@ impl<'p> Homes<'p> {
         Mixing { predicted: predicted(self.plan, epoch), counted: home as f64 / of_grains as f64, of_grains }
     }
 
+    /// From which partitions each one has its grains in `epoch`, all exchanges before which were settled.
+    pub(super) fn matrix(&self, epoch: Epoch) -> MixingMatrix {
+        let mut pairs = Pairs::new(epoch.0, self.plan.document().partitions);
+        match &self.observed {
+            Observed::Every { start, of_slot } => {
+                for (slot, home) in of_slot.iter().enumerate() {
+                    let partition = start.partition_point(|first| *first <= slot as u64) - 1;
+                    pairs.count(partition as u32, *home);
+                }
+            }
+            Observed::Some(grains) => {
+                let now = |(grain, home): &(GrainNo, Partition)| {
+                    (self.plan.partition_of_grain_at(epoch, *grain).partition().0, home.0)
+                };
+                let found: Vec<(u32, u32)> = grains.par_iter().map(now).collect();
+                found.into_iter().for_each(|(now, first)| pairs.count(now, first));
+            }
+        }
+        pairs.matrix()
+    }
+
     pub(super) fn arrivals(&self, count: u64) -> Arrivals {
         Arrivals(match self.observed {
             Observed::Every { .. } => Vec::with_capacity(count as usize),
@@ -120,20 +138,26 @@ impl Arrivals {
 /// Grains not exchanged before `epoch` are at home, and of the rest those that came back by chance.
 pub(super) fn predicted(plan: &Plan, epoch: Epoch) -> f64 {
     let document = plan.document();
-    let stayed = unexchanged(&document.schedule, document.selection, epoch);
+    let mut parts = unexchanged(&document.schedule, document.selection);
+    let stayed = parts.nth(epoch.0 as usize).expect("one for each epoch");
     stayed + (1.0 - stayed) / f64::from(document.partitions)
 }
 
-/// The part of the grains that no exchange before `epoch` has taken.
-fn unexchanged(schedule: &Schedule, selection: Selection, epoch: Epoch) -> f64 {
-    let shares = (0..epoch.0).map(|past| fraction(schedule.after(Epoch(past))));
-    match selection {
-        Selection::Cyclic => (1.0 - shares.sum::<f64>()).max(0.0),
-        Selection::Independent => shares.map(|share| 1.0 - share).product(),
-    }
+/// The part of the grains that no exchange has taken, before each epoch from 0 on: what a plan begins with, such as the skew of
+/// its labels, shrinks with it.
+pub fn unexchanged(schedule: &Schedule, selection: Selection) -> impl Iterator<Item = f64> {
+    (0..).map(Epoch).scan((0.0, 1.0), move |(taken, left), epoch| {
+        let now = match selection {
+            Selection::Cyclic => f64::max(1.0 - *taken, 0.0),
+            Selection::Independent => *left,
+        };
+        let share = fraction(schedule.after(epoch));
+        (*taken, *left) = (*taken + share, *left * (1.0 - share));
+        Some(now)
+    })
 }
 
 /// A share as a number from 0 to 1.
-pub(crate) fn fraction(share: Share) -> f64 {
+pub fn fraction(share: Share) -> f64 {
     share.units() as f64 / Share::ALL.units() as f64
 }

@@ -5,16 +5,11 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use shardd_ingest::default_shard_rows;
-use shardd_plan::{Plan, Shape};
+use shardd_plan::Plan;
 use shardfmt::ByteSize;
 
 /// Nodes that a placement can number.
 const MOST_NODES: u64 = 1 << 16;
-/// Shards that are imagined at most: a plan keeps some words of each.
-const MOST_SHARDS: u64 = 1 << 24;
-/// The default size of a large dataset's shards.
-const SHARD_BYTES: u64 = 64 << 20;
 /// Grains of an exchange that is still played: minutes.
 const MOST_MOVES_OF_EPOCH: u64 = 1 << 32;
 /// Epochs that are still reported.
@@ -22,7 +17,7 @@ const MOST_EPOCHS: u32 = 100_000;
 
 /// A cluster that trains, and what happens to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Scenario {
+pub struct Scenario {
     /// Nodes in epoch 0, each with one rank of the run.
     pub nodes: u32,
     /// Epochs that are trained; an exchange is made after each.
@@ -41,7 +36,7 @@ pub(crate) struct Scenario {
 
 /// Nodes come or go before an epoch. Written `join:EPOCH:NODES`, `leave:...` or `death:...`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Event {
+pub struct Event {
     /// The kind of change.
     pub kind: EventKind,
     /// The epoch before which they do it.
@@ -52,7 +47,7 @@ pub(crate) struct Event {
 
 /// How nodes come or go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EventKind {
+pub enum EventKind {
     /// New ones come, with empty disks; the first of them take the ranks of those that are gone.
     Join,
     /// Some are drained: they stay until others have their grains.
@@ -63,33 +58,54 @@ pub(crate) enum EventKind {
 
 /// Bytes in a second. Written `10Gbit/s`, `10Gbit` or `1.25GB/s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LinkRate(ByteSize);
+pub struct LinkRate(ByteSize);
 
 /// Why a scenario cannot be played.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum ScenarioError {
+pub enum ScenarioError {
     /// No nodes.
     #[error("a cluster needs at least 1 node")]
     NoNodes,
     /// Nothing to do.
     #[error("{epochs} epochs are outside 1 to {MOST_EPOCHS}")]
-    Epochs { epochs: u32 },
+    Epochs {
+        /// Epochs that are trained.
+        epochs: u32,
+    },
     /// Some node would never host anything.
     #[error(
-        "{nodes} nodes cannot share {partitions} partitions: make the plan with --partitions {nodes} or more"
+        "{nodes} nodes cannot share {partitions} partitions: make the plan with {nodes} partitions or more"
     )]
-    TooManyNodes { nodes: u64, partitions: u32 },
+    TooManyNodes {
+        /// Nodes at that time.
+        nodes: u64,
+        /// Partitions of the plan.
+        partitions: u32,
+    },
     /// Too many to distinguish.
     #[error("{nodes} nodes are more than a placement can number: use at most {MOST_NODES}")]
-    Nodes { nodes: u64 },
+    Nodes {
+        /// Nodes at that time.
+        nodes: u64,
+    },
     /// An event outside the run.
     #[error(
         "{event}: nodes come and go before epochs from 1 on that are trained, and there are {epochs} epochs"
     )]
-    EventEpoch { event: Event, epochs: u32 },
+    EventEpoch {
+        /// The event.
+        event: Event,
+        /// Epochs that are trained.
+        epochs: u32,
+    },
     /// An event that leaves no node.
     #[error("{event}: there are {nodes} nodes then, and one has to stay")]
-    EventNodes { event: Event, nodes: u64 },
+    EventNodes {
+        /// The event.
+        event: Event,
+        /// Nodes at that time.
+        nodes: u64,
+    },
     /// A text that is no event.
     #[error("use join:EPOCH:NODES, leave:EPOCH:NODES or death:EPOCH:NODES, such as death:30:1")]
     EventSyntax,
@@ -97,48 +113,39 @@ pub(crate) enum ScenarioError {
     #[error("use a number and a unit per second, such as 10Gbit/s or 1.25GB/s")]
     LinkSyntax,
     /// No sample in a step.
-    #[error("a step needs at least 1 sample: use --global-batch-size 1 or more")]
+    #[error("a step needs at least 1 sample: give a global batch size of 1 or more")]
     NoBatch,
-    /// Nothing to move.
-    #[error("a dataset needs at least 1 sample: use --samples 1 or more")]
-    NoSamples,
-    /// Samples of nothing.
-    #[error("a sample has at least 1 byte: use --sample-bytes 1 or more")]
-    NoBytes,
-    /// More than a plan could be made of here.
-    #[error(
-        "{samples} samples of {sample_bytes} bytes are more than 2^24 shards of 64 MiB: use fewer or smaller ones"
-    )]
-    TooLarge { samples: u64, sample_bytes: u64 },
+    /// A matrix of an epoch that is not played.
+    #[error("epoch {epoch} is not played: there are {epochs} epochs, from 0")]
+    MatrixEpoch {
+        /// The epoch.
+        epoch: u32,
+        /// Epochs that are trained.
+        epochs: u32,
+    },
     /// An exchange that would take too long to count.
-    #[error(
-        "{grains} grains in one exchange are too many to count: use larger grains (--grain-rows) or a smaller share"
-    )]
-    TooManyMoves { grains: u64 },
-}
-
-/// The shape that `samples` samples of `sample_bytes` bytes have when they are ingested with the default
-/// shards.
-///
-/// # Errors
-/// [`ScenarioError`] if there are none, or more than fit into some memory.
-pub(crate) fn shape(samples: u64, sample_bytes: u64) -> Result<Shape, ScenarioError> {
-    if samples == 0 {
-        return Err(ScenarioError::NoSamples);
-    }
-    if sample_bytes == 0 {
-        return Err(ScenarioError::NoBytes);
-    }
-    let too_large = ScenarioError::TooLarge { samples, sample_bytes };
-    let row_bytes = samples.checked_mul(sample_bytes).ok_or_else(|| too_large.clone())?;
-    // A sample that is larger than a shard has one of its own.
-    if row_bytes.div_ceil(SHARD_BYTES).min(samples) > MOST_SHARDS {
-        return Err(too_large);
-    }
-    Ok(Shape { shard_rows: default_shard_rows(samples, row_bytes), row_bytes })
+    #[error("{grains} grains in one exchange are too many to count: use larger grains or a smaller share")]
+    TooManyMoves {
+        /// Grains of the exchange.
+        grains: u64,
+    },
 }
 
 impl Scenario {
+    /// A cluster in which nothing happens, with 32 samples of a step for each node, and no round-trip time.
+    #[must_use]
+    pub fn healthy(nodes: u32, epochs: u32, link: LinkRate) -> Self {
+        Self {
+            nodes,
+            epochs,
+            events: Vec::new(),
+            link,
+            round_trip: Duration::ZERO,
+            step: None,
+            global_batch_size: 32 * u64::from(nodes.max(1)),
+        }
+    }
+
     /// Whether all of it can happen over `plan`.
     pub(super) fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
         if self.nodes == 0 {
@@ -167,7 +174,7 @@ impl Scenario {
     ///
     /// # Errors
     /// [`ScenarioError`] if an event is outside the run or leaves no node, or if there are too many nodes.
-    pub(crate) fn most_nodes(&self) -> Result<u64, ScenarioError> {
+    pub fn most_nodes(&self) -> Result<u64, ScenarioError> {
         let mut events = self.events.clone();
         events.sort_by_key(|event| event.epoch);
         let (mut nodes, mut most) = (u64::from(self.nodes), u64::from(self.nodes));
@@ -226,7 +233,7 @@ impl fmt::Display for Event {
 
 impl LinkRate {
     /// The time that a number of bytes takes.
-    pub(crate) fn time_of(self, bytes: u64) -> Duration {
+    pub fn time_of(self, bytes: u64) -> Duration {
         Duration::try_from_secs_f64(bytes as f64 / self.0.0 as f64).unwrap_or(Duration::MAX)
     }
 }

@@ -9,6 +9,7 @@ use shardd_plan::{
 use shardfmt::VersionId;
 use shardfmt::digest::Digest;
 
+use super::matrix::Pairs;
 use super::traffic::Traffic;
 use super::*;
 
@@ -81,6 +82,11 @@ proptest! {
             prop_assert_eq!(mixing.of_grains, plan.full_grain_count());
             prop_assert!((mixing.counted - home as f64 / before.len() as f64).abs() < 1e-12);
             prop_assert_eq!(some.mixing(epoch), mixing, "looked up grain by grain");
+            let mut pairs = Pairs::new(epoch.0, plan.document().partitions);
+            before.iter().zip(&first).for_each(|(now, first)| pairs.count(now.1, first.1));
+            let matrix = pairs.matrix();
+            prop_assert_eq!(&every.matrix(epoch), &matrix);
+            prop_assert_eq!(&some.matrix(epoch), &matrix, "looked up grain by grain");
 
             let traffic = Traffic::count(&plan, epoch, placement, &mut every, &|_| {});
             prop_assert_eq!(&Traffic::count(&plan, epoch, placement, &mut some, &|_| {}), &traffic);
@@ -168,7 +174,16 @@ fn epochs_that_are_too_many_to_count_are_estimated_and_say_so() {
     let plan = plan(&[8_000, 8_000], options);
     let scenario = scenario(8, 10, &[]);
     let whole = simulate(&plan, 16_000_000, &scenario, &|_, _| {}).expect("it fits");
-    let some = simulate_within(4_000, &plan, 16_000_000, &scenario, &|_, _| {}).expect("it fits");
+    let some = simulate_within(
+        Effort { moves: 4_000, ..Effort::default() },
+        &plan,
+        16_000_000,
+        &scenario,
+        None,
+        &|_, _| {},
+    )
+    .expect("it fits")
+    .0;
     assert_eq!((whole.summary.counted_epochs, some.summary.counted_epochs), (10, 3));
     let counted: Vec<bool> = some.epochs.iter().map(|epoch| epoch.is_counted).collect();
     assert_eq!(
@@ -210,7 +225,7 @@ fn what_cannot_be_played_is_refused_in_one_line_with_the_way_out() {
     let options = PlanOptions { partitions: Some(8), grain_rows: Some(1), ..PlanOptions::default() };
     let plan = plan(&[800], options);
     let refused = |scenario: Scenario| simulate(&plan, 800, &scenario, &|_, _| {}).unwrap_err().to_string();
-    assert!(refused(scenario(9, 2, &[])).contains("--partitions 9"));
+    assert!(refused(scenario(9, 2, &[])).contains("with 9 partitions or more"));
     assert!(refused(scenario(0, 2, &[])).contains("at least 1 node"));
     assert!(refused(scenario(4, 0, &[])).contains("0 epochs"));
     assert!(refused(scenario(4, 2, &["death:2:1"])).contains("there are 2 epochs"));
@@ -219,7 +234,7 @@ fn what_cannot_be_played_is_refused_in_one_line_with_the_way_out() {
     assert!(refused(scenario(4, 3, &["join:1:5"])).contains("9 nodes"));
     assert!(refused(scenario(4, 3, &["join:1:4000000000"])).contains("at most 65536"));
     assert!(
-        refused(Scenario { global_batch_size: 0, ..scenario(4, 3, &[]) }).contains("--global-batch-size")
+        refused(Scenario { global_batch_size: 0, ..scenario(4, 3, &[]) }).contains("global batch size of 1")
     );
     for text in ["", "join", "join:1", "come:1:1", "join:1:x", "join:1:1:1", "death:-1:1"] {
         assert_eq!(text.parse::<Event>(), Err(ScenarioError::EventSyntax), "{text}");
@@ -232,11 +247,44 @@ fn what_cannot_be_played_is_refused_in_one_line_with_the_way_out() {
         ["10Gbit/s", "1.25GB/s", "400Mbit", "8bit/s"].map(rate),
         ["10 Gbit/s", "10 Gbit/s", "400 Mbit/s", "8 bit/s"]
     );
-    assert_eq!(shape(0, 1).unwrap_err(), ScenarioError::NoSamples);
-    assert_eq!(shape(1, 0).unwrap_err(), ScenarioError::NoBytes);
-    for (samples, bytes) in [(u64::MAX, 2), (u64::MAX, 1), (1 << 40, 1 << 20)] {
-        assert!(matches!(shape(samples, bytes), Err(ScenarioError::TooLarge { .. })), "{samples} {bytes}");
+}
+
+#[test]
+fn a_matrix_begins_as_the_identity_and_each_row_sums_to_one() {
+    let options = PlanOptions {
+        partitions: Some(100),
+        grain_rows: Some(1),
+        q: "0.5".parse().expect("a share"),
+        ..PlanOptions::default()
+    };
+    let plan = plan(&[8_000], options);
+    let of = |epoch: u32| {
+        let played =
+            simulate_within(Effort::default(), &plan, 8_000, &scenario(4, 12, &[]), Some(epoch), &|_, _| {});
+        played.expect("it fits").1.expect("it was asked for")
+    };
+    let (first, last) = (of(0), of(11));
+    assert_eq!(
+        (first.rows.len(), first.partitions, first.of_grains),
+        (64, 100, 8_000),
+        "neighbours share a row"
+    );
+    for (at, row) in first.rows.iter().enumerate() {
+        assert!(
+            row.iter().enumerate().all(|(column, share)| *share == f32::from(at == column)),
+            "{at}: {row:?}"
+        );
     }
-    let imagined = shape(1_281_167, 110_000).expect("it fits");
-    assert_eq!(imagined.shard_rows.iter().map(|rows| u64::from(*rows)).sum::<u64>(), 1_281_167);
+    for row in &last.rows {
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-4);
+        assert!(
+            row.iter().all(|share| *share < 0.2),
+            "all is mixed after eleven exchanges of a half: {row:?}"
+        );
+    }
+    let beyond =
+        simulate_within(Effort::default(), &plan, 8_000, &scenario(4, 12, &[]), Some(12), &|_, _| {});
+    assert!(
+        beyond.expect_err("12 epochs").to_string().contains("epoch 12 is not played: there are 12 epochs")
+    );
 }

@@ -14,8 +14,10 @@ use crate::hiding::Hiding;
 
 /// All that was found.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Report {
     /// The plan that was played.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
     pub plan: PlanId,
     /// Its samples.
     pub samples: u64,
@@ -32,6 +34,7 @@ pub(crate) struct Report {
     /// V.
     pub virtual_ranks: u32,
     /// Bytes that a node sends, and at the same time receives, in a second.
+    #[cfg_attr(feature = "openapi", schema(value_type = u64))]
     pub link_bytes_per_second: LinkRate,
     /// Samples in a step.
     pub global_batch_size: u64,
@@ -48,7 +51,8 @@ pub(crate) struct Report {
 
 /// The run as a whole. The largest values are of the epochs that were counted.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Summary {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Summary {
     /// Epochs whose exchanges were played move by move; of the others, traffic is estimated from the last one before.
     pub counted_epochs: u32,
     /// All epochs.
@@ -80,9 +84,11 @@ pub(crate) struct Summary {
     pub hiding_step_seconds: f64,
     /// The least part of an exchange that is hidden, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub hidden_share: Option<f64>,
     /// The most that training waits for an exchange, if the time of a step is known.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub exposed_seconds: Option<f64>,
     /// Partitions that changed their host as nodes came and went.
     pub partitions_moved: u64,
@@ -94,13 +100,15 @@ pub(crate) struct Summary {
 
 /// One epoch and the exchange after it. A field that is `None` was not counted.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct EpochReport {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EpochReport {
     /// The epoch.
     pub epoch: u32,
     /// Live nodes.
     pub nodes: u32,
     /// The events before it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub change: Option<Change>,
     /// Whether its exchange was played; else its bytes are estimated.
     pub is_counted: bool,
@@ -130,7 +138,8 @@ pub(crate) struct EpochReport {
 
 /// Connections in an exchange.
 #[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Peers {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Peers {
     /// Of a node in the mean.
     pub mean: f64,
     /// Of the node that has most.
@@ -139,7 +148,8 @@ pub(crate) struct Peers {
 
 /// One node in all epochs that were counted.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct NodeReport {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct NodeReport {
     /// Its number.
     pub node: u32,
     /// Partitions it hosts.

@@ -1,0 +1,102 @@
+//! Simulations of plans that are not stored.
+
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
+use shardd_simulation::{Scenario, simulate};
+
+use super::*;
+
+const SHARDS: i64 = 8;
+const ROWS: usize = 256;
+
+fn rows(shard: i64) -> RecordBatch {
+    let labels: ArrayRef = Arc::new(Int64Array::from(vec![shard; ROWS]));
+    let numbers = (0..ROWS as i64).map(|row| 1000 * shard + row);
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+    RecordBatch::try_from_iter([("label", labels), ("n", numbers)]).expect("two columns")
+}
+
+/// A server with a version whose shards have a label each.
+fn filled() -> (Server, VersionId, u64) {
+    let server = Server::start();
+    let catalog = server.catalog();
+    let shards: Vec<FinishedShard> = (0..SHARDS)
+        .map(|shard| {
+            let rows = rows(shard);
+            let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
+            writer.push(&rows).expect("pushed");
+            writer.finish().expect("a shard")
+        })
+        .collect();
+    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
+    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
+    let manifest = Manifest::new(rows(0).schema(), entries, json!({}), Vec::new());
+    let note = CommitNote::of(Operation::INGEST);
+    let version =
+        catalog.commit(&"kinds".parse().unwrap(), None, &manifest, &note).expect("committed").version;
+    (server, version, manifest.row_bytes())
+}
+
+#[test]
+fn a_plan_is_simulated_before_it_is_made_by_the_code_of_shardctl() {
+    let (server, version, row_bytes) = filled();
+    let path = format!("versions/{version}/simulation");
+    let cluster = "q=0.25&partitions=8&grain_rows=1&nodes=4&epochs=5&link=8bit/s&step_ms=1000&matrix=4";
+    let answer = server.document(&format!("{path}?{cluster}&seed=7"));
+
+    let shape = Shape { shard_rows: vec![ROWS as u32; SHARDS as usize], row_bytes };
+    let options = PlanOptions {
+        q: "0.25".parse().expect("a share"),
+        partitions: Some(8),
+        grain_rows: Some(1),
+        seed: 7,
+        ..PlanOptions::default()
+    };
+    let document = PlanDocument::with_defaults(version, &shape, options).expect("it fits");
+    let plan = Plan::new(document, &shape.shard_rows).expect("it fits");
+    let scenario = Scenario {
+        step: Some(Duration::from_secs(1)),
+        ..Scenario::healthy(4, 5, "8bit/s".parse().expect("a rate"))
+    };
+    let report = simulate(&plan, row_bytes, &scenario, &|_, _| {}).expect("it fits");
+    assert_eq!(answer["report"], serde_json::to_value(&report).expect("plain data"));
+
+    let rows = answer["matrix"]["rows"].as_array().expect("rows");
+    assert_eq!((rows.len(), &answer["matrix"]["of_grains"]), (8, &json!(2048)));
+    // A partition begins with one label of eight; after four exchanges of a quarter, cyclic, with what was drawn at random.
+    let labels = &answer["labels"];
+    let skew: Vec<f64> =
+        labels["skew"].as_array().expect("epochs").iter().map(|of| of.as_f64().expect("a number")).collect();
+    assert!(skew.len() == 5 && skew.is_sorted_by(|before, after| before > after), "{skew:?}");
+    assert!(skew[0] > 0.875 && skew[4] == labels["floor"].as_f64().expect("a number"), "{labels}");
+    assert_eq!((&labels["kinds"], &labels["begins_with"]), (&json!(8), &json!(1.0)));
+
+    let usual = server.document(&path);
+    assert!(usual.get("matrix").is_none());
+    assert_eq!(usual["report"]["epochs"].as_array().map(Vec::len), Some(10));
+}
+
+#[test]
+fn what_cannot_be_simulated_is_refused_with_the_way_out() {
+    let (server, version, _) = filled();
+    let refused = |query: &str| server.refused(&format!("versions/{version}/simulation?{query}"));
+    for (query, status, words) in [
+        ("q=2", 422, "q: "),
+        ("link=fast", 422, "link: use a number and a unit per second"),
+        ("nodes=0", 400, "nodes: 0 is not a number from 1 to 4096"),
+        ("epochs=201", 400, "epochs: 201 is not a number from 1 to 200"),
+        ("partitions=65537", 400, "partitions: 65537 is not a number from 1 to 65536"),
+        ("partitions=60000", 422, "partitions"),
+        ("nodes=9&partitions=4", 422, "9 nodes cannot share 4 partitions: make the plan with 9 partitions"),
+        ("epochs=3&matrix=3", 422, "epoch 3 is not played: there are 3 epochs, from 0"),
+        ("grain_rows=3", 422, "grain"),
+        ("global_batch_size=0", 422, "a step needs at least 1 sample"),
+        ("selection=some", 400, "selection"),
+        ("round_trip_ms=60001", 422, "round_trip_ms: give at most 60000"),
+    ] {
+        let (is, why) = refused(query);
+        assert!(is == status && why.contains(words), "{query}: {is} {why}");
+    }
+    let nothing = "ab".repeat(32);
+    assert_eq!(server.refused(&format!("versions/{nothing}/simulation")).0, 404);
+}
