@@ -252,6 +252,14 @@ fn each_cause_is_on_the_first_screen_and_the_selected_one_has_its_remedy() {
 }
 
 #[test]
+fn what_the_node_leaves_out_of_its_lists_is_counted() {
+    let mut state = troubled();
+    state.seen.view.overview.more_findings = 1900;
+    state.seen.view.overview.more_runs = 11;
+    assert_has(&lines(&state, LARGE), &["Findings (3 of 1,903)", "Runs (2 of 13)"]);
+}
+
+#[test]
 fn a_cluster_without_runs_says_so() {
     let mut state = State::new(seen(&[], &[], &[node("n1", "live", 500)], 1, 0), Duration::from_secs(2));
     let frame = lines(&state, SMALL);

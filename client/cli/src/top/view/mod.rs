@@ -204,7 +204,14 @@ fn title(state: &State, pane: Pane) -> String {
         Pane::Nodes => state.seen.rows.total,
         _ => state.count(pane),
     };
-    format!("{} {}{mark} ({}){filter}", pane.index() + 1, pane.name(), count(total as u64))
+    let overview = &state.seen.view.overview;
+    let more = match pane {
+        Pane::Findings => overview.more_findings,
+        Pane::Runs => overview.more_runs,
+        Pane::Nodes | Pane::Hot => 0,
+    };
+    let of = if more > 0 { format!(" of {}", count((total + more) as u64)) } else { String::new() };
+    format!("{} {}{mark} ({}{of}){filter}", pane.index() + 1, pane.name(), count(total as u64))
 }
 
 fn empty(state: &State, pane: Pane) -> String {
