@@ -9,6 +9,7 @@ import { join } from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Datasets, HOSTILE } from './datasets.mjs';
 import { Cluster } from './fixtures.mjs';
+import { simulation } from './simulations.mjs';
 import { Trainings } from './trainings.mjs';
 
 export const DIST = fileURLToPath(new URL('../../server/console/dist/', import.meta.url));
@@ -253,6 +254,13 @@ export class FixtureServer {
           known(['offset', 'limit']);
           found(datasets.of(id), `version ${id}`);
           return { json: datasets.shards(id, Number(query.get('offset') ?? 0), number('limit', 50, 1000)) };
+        case 'versions/*/simulation': {
+          known(['q', 'partitions', 'grain_rows', 'nodes', 'epochs', 'link', 'step_ms', 'selection', 'placement', 'matrix']);
+          found(datasets.of(id), `version ${id}`);
+          if (number('nodes', 4, 4096) > number('partitions', 16, 65_536)) throw new Problem('invalid', `${query.get('nodes')} nodes cannot share ${query.get('partitions') ?? 16} partitions: make the plan with ${query.get('nodes')} partitions or more`);
+          if (query.get('q')?.split(',').some((share) => !(Number(share) <= 1))) throw new Problem('invalid', `q: ${query.get('q')} is outside 0 to 1`);
+          return { json: simulation(datasets.of(id), query) };
+        }
         case 'versions/*/samples': {
           known(query.has('numbers') ? ['numbers'] : ['from', 'limit']);
           const of = datasets.of(id);

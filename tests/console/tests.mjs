@@ -113,7 +113,7 @@ const focused = (page) => page.evaluate(() => (document.activeElement?.getAttrib
 const HOSTILE_HASH = `#/datasets/${encodeURIComponent(HOSTILE)}`;
 const PAGES = {
   healthy: [
-    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch',
+    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan',
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
     `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
   ],
@@ -426,6 +426,54 @@ test('the button of the banner asks at once', async () => {
   } finally {
     await server.stop().catch(() => undefined);
   }
+});
+
+// --- plans -----------------------------------------------------------------------------------------------------------
+
+test('a plan is tried before it is made, and its mixing is seen epoch by epoch', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers?view=plan', {}, async ({ page }) => {
+      await says(page, 'Make it: shardctl partition flowers');
+      const fact = (name) => page.locator('.fact', { hasText: name }).locator('dd').first().innerText();
+      assert.match(await fact('Sent after an epoch'), /10\s% of a full shuffle/);
+      // Where nothing was exchanged yet, all grains are where they began.
+      const picture = page.getByRole('img', { name: /^Of each partition/ });
+      const shares = [];
+      for (const epoch of ['0', '5']) {
+        await page.getByRole('slider', { name: 'Epoch', exact: true }).fill(epoch);
+        await says(page, `Mixing as epoch ${epoch} begins`);
+        await page.waitForFunction(() => document.querySelector('[aria-busy=false] .mixing'));
+        shares.push(Number(/: ([\d.]+)\s% are where they began/.exec(await picture.getAttribute('aria-label'))[1]));
+      }
+      assert.ok(shares[0] === 100 && shares[1] < 60, `${shares}`);
+      const darkness = await picture.evaluate((canvas) => [...canvas.getContext('2d').getImageData(0, 0, 2, 1).data]);
+      assert.ok(darkness[0] < darkness[4], `the diagonal is darker: ${darkness}`);
+
+      await page.getByLabel('Q, or a schedule').fill('1,0.05');
+      await page.getByLabel('Partitions').fill('8');
+      await page.getByLabel('Milliseconds of a step').fill('40');
+      await page.getByLabel('Placement at first').selectOption('random');
+      await page.getByRole('button', { name: 'Simulate' }).click();
+      await says(page, 'shardctl partition flowers --q 1,0.05 --partitions 8 --placement random');
+      await page.waitForFunction(() => [...document.querySelectorAll('.fact dt')].some((one) => one.textContent === 'Hidden'));
+      assert.match(await fact('Partitions'), /^8$/);
+
+      await page.getByLabel('Nodes', { exact: true }).fill('many');
+      await page.getByRole('button', { name: 'Simulate' }).click();
+      await says(page, 'Nodes: enter a number from 1 to 4096.');
+    }),
+  );
+});
+
+test('a plan that cannot be says why, and the form stays', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers?view=plan&nodes=9&partitions=4', { isClean: false, forgives: [failed] }, async ({ page }) => {
+      await says(page, '9 nodes cannot share 4 partitions: make the plan with 9 partitions or more');
+      await page.getByLabel('Partitions').fill('16');
+      await page.getByRole('button', { name: 'Simulate' }).click();
+      await says(page, 'Make it: shardctl partition flowers --partitions 16');
+    }),
+  );
 });
 
 // --- tables ----------------------------------------------------------------------------------------------------------

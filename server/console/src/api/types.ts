@@ -446,6 +446,53 @@ export interface PlanInfo {
   created: Seconds;
 }
 
+/** What a plan would cost: a part of the report of client/simulation. */
+export interface Simulation {
+  report: {
+    samples: number;
+    row_bytes: number;
+    partitions: number;
+    grain_rows: number;
+    grains: number;
+    virtual_ranks: number;
+    global_batch_size: number;
+    steps_per_epoch: number;
+    summary: {
+      epochs: number;
+      moved_share: number;
+      exchanged_bytes: number;
+      largest_node_bytes: number;
+      remote_read_bytes: number;
+      most_peers: number;
+      peak_node_bytes: number;
+      slowest_exchange_seconds: number;
+      hiding_step_seconds: number;
+      hidden_share?: number;
+      exposed_seconds?: number;
+    };
+    epochs: EpochReport[];
+    nodes: { node: number; partitions: number; held_bytes: number; sent_bytes: number; received_bytes: number; most_peers: number; peak_bytes: number }[];
+  };
+  matrix?: MixingMatrix;
+  labels?: { kinds: number; skew: number[]; floor: number; begins_with: number; in_micro_batch: number; in_micro_batch_of_all: number };
+}
+
+export interface EpochReport {
+  epoch: number;
+  nodes: number;
+  exchanged_bytes: number;
+  predicted_exchanged_bytes: number;
+  home_share: { predicted: number; counted: number; of_grains: number } | null;
+}
+
+/** Shares of the grains of a partition, or of a group of them, by where they began. */
+export interface MixingMatrix {
+  epoch: number;
+  partitions: number;
+  rows: number[][];
+  of_grains: number;
+}
+
 export interface LabelCount {
   label: string;
   class?: string;

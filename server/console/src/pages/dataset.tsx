@@ -9,9 +9,10 @@ import { cut, visible } from '../text';
 import { Digest, Fact, Mark, Missing, Name, Prose, Stale, Time } from '../ui/parts';
 import { type Column, LongTable, Table } from '../ui/table';
 import { figure } from '../values';
+import { PlanExplorer } from './explorer';
 import { Samples } from './samples';
 
-const VIEWS = [['', 'Samples'], ['columns', 'Columns'], ['labels', 'Labels'], ['shards', 'Shards'], ['versions', 'Versions']] as const;
+const VIEWS = [['', 'Samples'], ['columns', 'Columns'], ['labels', 'Labels'], ['shards', 'Shards'], ['versions', 'Versions'], ['plan', 'Plan explorer']] as const;
 /** Labels with a colour of their own. */
 const COLOURS = 7;
 
@@ -60,6 +61,7 @@ export function DatasetPage({ name, query }: { name: string; query: URLSearchPar
           {view === 'columns' && <Columns summary={data} />}
           {view === 'labels' && <Labels summary={data} />}
           {view === 'shards' && <Shards name={name} version={version} kept={kept} summary={data} />}
+          {view === 'plan' && <PlanExplorer name={name} version={version} kept={kept} query={query} />}
           {view === 'versions' && <Versions name={name} dataset={info.data?.name ?? name} version={version} kept={kept} query={query} />}
         </>
       )}

@@ -18,9 +18,9 @@ export interface Line {
 
 export interface ChartProps {
   title: string;
-  /** Seconds since 1970, or steps. */
+  /** Seconds since 1970, or steps or epochs. */
   times: number[];
-  axis?: 'time' | 'step';
+  axis?: 'time' | 'step' | 'epoch';
   lines: Line[];
   format: (value: unknown) => string;
   /** The axis has marks at multiples of powers of two, for bytes. */
@@ -77,7 +77,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
   const shape = `${mode} ${Plot !== undefined} ${shown.map((line) => `${line.label}/${line.colour}/${line.dashed}`).join('\n')}`;
   const data = useMemo<uPlot.AlignedData>(() => {
     // Steps are few, and a mean of theirs would hide a spike.
-    const most = of === 'step' ? times.length : Math.max(40, box.current?.clientWidth ?? 400);
+    const most = of !== 'time' ? times.length : Math.max(40, box.current?.clientWidth ?? 400);
     const step = Math.ceil(times.length / most);
     const thinned = step <= 1 ? times : times.filter((_, index) => index % step === step - 1);
     return [thinned, ...shown.map((line) => downsample(line.points, most).slice(0, thinned.length))];
@@ -102,7 +102,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
         cursor: { drag: { x: false, y: false }, points: { size: 6 }, y: false },
         scales: { x: { time: of === 'time' }, y: { range: (_, __, most) => [0, Math.max(least, (most ?? 0) * 1.08) || 1] } },
         axes: [
-          { ...axis, size: 24, gap: 4, space: 64, incrs: of === 'step' ? WHOLE : MINUTES, values: (_, marks) => marks.map((mark) => (of === 'step' ? count(mark) : clock(mark).slice(-5))) },
+          { ...axis, size: 24, gap: 4, space: 64, incrs: of === 'time' ? MINUTES : WHOLE, values: (_, marks) => marks.map((mark) => (of === 'time' ? clock(mark).slice(-5) : count(mark))) },
           { ...axis, size: 68, gap: 6, space: 28, ...(isBinary ? { incrs: POWERS } : {}), values: (_, marks) => marks.map((mark) => format(mark)) },
         ],
         series: [
@@ -112,7 +112,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
             stroke: colour(`--line-${(line.colour ?? index) % COLOURS}`),
             width: 1.5,
             points: { show: false },
-            spanGaps: of === 'step',
+            spanGaps: of !== 'time',
             ...(line.dashed ? { dash: [5, 4] } : {}),
           })),
         ],
@@ -138,8 +138,8 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
 
   const last = (data[0]?.length ?? 0) - 1;
   const index = at !== undefined && at <= last ? at : undefined;
-  const isStep = of === 'step';
-  const moment = index === undefined ? (isStep ? 'last' : 'now') : isStep ? `step ${count(data[0]?.[index])}` : clock(data[0]?.[index]);
+  const isTime = of === 'time';
+  const moment = index === undefined ? (isTime ? 'now' : 'last') : isTime ? clock(data[0]?.[index]) : `${of} ${count(data[0]?.[index])}`;
   const sums = shown.map((line) => summary(line.points));
   const valueOf = (line: number): string => format((index === undefined ? sums[line]?.last : data[line + 1]?.[index]) ?? undefined);
   const spoken = shown.map((line, number) => `${cut(visible(line.label), 40)} ${valueOf(number)}`).join(', ');
@@ -176,7 +176,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
             ref={box}
             tabIndex={0}
             role="slider"
-            aria-label={`${title}: ${isStep ? 'step of the training' : 'moment of the last hour'}`}
+            aria-label={`${title}: ${isTime ? 'moment of the last hour' : `${of} of the training`}`}
             aria-valuemin={0}
             aria-valuemax={Math.max(0, last)}
             aria-valuenow={index ?? Math.max(0, last)}
@@ -186,7 +186,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
             onBlur={unset}
           />
           <table class="legend">
-            <caption class="visually-hidden">{title}, {isStep ? 'by step' : 'last hour'}</caption>
+            <caption class="visually-hidden">{title}, {isTime ? 'last hour' : `by ${of}`}</caption>
             <thead>
               <tr>
                 <th scope="col"><span class="visually-hidden">Line</span></th>
