@@ -290,6 +290,8 @@ export class FixtureServer {
           return page([...cluster.listed].sort((one, other) => (one.id < other.id ? -1 : 1)), (run) => run.id);
         case 'runs/*':
           return found(cluster.view(id), `run ${id}`);
+        case 'runs/*/traffic':
+          return found(cluster.traffic(id), `placement of run ${id} yet`);
         case 'runs/*/records':
           return { json: this.trainings.records(id) };
         case 'runs/*/placement':

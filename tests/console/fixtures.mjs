@@ -556,6 +556,15 @@ export class Cluster {
     };
   }
 
+  traffic(id) {
+    const view = this.view(id);
+    if (!view?.placement) return undefined;
+    const nodes = view.placement.hosts.slice(0, 16);
+    const of = (seed, mean) => nodes.map((from) => nodes.map((to) => (from === to ? 0 : Math.round(mean * (0.9 + 0.2 * chance(`${seed} ${from} ${to}`))))));
+    const predicted = nodes.map((from) => nodes.map((to) => (from === to ? 0 : 2.7 * GIB)));
+    return { nodes, hosts: view.placement.hosts.length, exchange: of('exchange', 2.7 * GIB), predicted, served: of('served', 3 * MIB) };
+  }
+
   placement(id) {
     const view = this.view(id);
     if (!view?.placement) return undefined;

@@ -575,6 +575,21 @@ test('a run is compared with another, and with its own earlier record', async ()
   );
 });
 
+test('who sends to whom is a table, beside what the plan lets expect', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const table = page.getByRole('table', { name: 'Bytes by sender and receiver' });
+      await table.waitFor();
+      assert.deepEqual(await table.locator('thead th').allInnerTexts(), ['From', 'to n1', 'to n2', 'to n3', 'to n4', 'All']);
+      const cells = await table.locator('tbody tr').first().locator('td').allInnerTexts();
+      assert.equal(cells[0], '–');
+      assert.match(cells[1], /^2\.\d\sGiB\n+2\.7\sGiB$/);
+      await page.getByRole('radio', { name: 'On request' }).check({ force: true });
+      await page.waitForFunction(() => [...document.querySelectorAll('.pair')].some((one) => one.textContent.includes('MiB')));
+    }),
+  );
+});
+
 test('a run without a record says how to write one', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/runs/tinyshakespeare', { isClean: false }, ({ page }) => says(page, 'The store has no record of this run.')));

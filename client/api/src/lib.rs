@@ -29,3 +29,4 @@ pub mod series;
 pub mod status;
 pub mod suggest;
 pub mod timeline;
+pub mod traffic;

@@ -10,14 +10,17 @@ use shardd_api::node::NodeId;
 use shardd_api::overview::OverviewHere;
 use shardd_api::overview::rows::{Named, NodeRows, RowOrder};
 use shardd_api::problem::Kind;
+use shardd_api::protocol::RunId;
 use shardd_api::schema;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
+use shardd_api::traffic::{SentTo, Traffic};
 use shardfmt::DatasetName;
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::{Bearer, Datasets};
 use super::problem::{Refusal, bad_request, not_found};
+use super::run_access::Seen;
 use super::{Answer, PathParam, State, ValidQuery, json};
 use crate::access::Role;
 use crate::observe::MOST_HOT;
@@ -32,6 +35,9 @@ const MOST_ROWS: usize = 1000;
 const LONGEST_NAME: usize = 40;
 /// How many nodes are asked at once for their hot shards.
 const ASKED_AT_ONCE: usize = 64;
+/// The default number of hosts of a matrix, and the most.
+const HOSTS: usize = 16;
+const MOST_HOSTS: usize = 64;
 
 /// Whether training waits for data, and what is wrong with the cluster
 ///
@@ -227,4 +233,40 @@ fn within(wanted: Option<usize>, usual: usize, most: usize) -> Result<usize, Ref
         Some(number) if (1..=most).contains(&number) => Ok(number),
         Some(number) => Err(bad_request(format!("{number} is not a number from 1 to {most}"))),
     }
+}
+
+/// Which hosts of a run are wanted.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WantedHosts {
+    /// Hosts, the first by name; 16 by default.
+    #[param(minimum = 1, maximum = 64, nullable = false)]
+    limit: Option<usize>,
+}
+
+/// Who sends to whom in a run: the bytes between its hosts, beside those that plan and placement let expect
+#[utoipa::path(get, path = "/v1/runs/{id}/traffic", tag = "runs", operation_id = "traffic",
+    params(("id" = RunId, Path, description = "The run"), WantedHosts),
+    responses((status = 200, description = "Bytes by sender and receiver", body = Traffic), (status = 404)))]
+pub(super) async fn traffic(
+    state: State,
+    Seen(run): Seen,
+    ValidQuery(wanted): ValidQuery<WantedHosts>,
+) -> Answer {
+    let limit = within(wanted.limit, HOSTS, MOST_HOSTS)?;
+    let view = state.api.engine.view(&run).await?;
+    let Some(placement) = view.placement else {
+        return Err(not_found(format!("run {run} has no placement yet")));
+    };
+    let asked = placement.hosts.iter().take(limit).cloned();
+    let answers: Vec<Option<(NodeId, Vec<SentTo>)>> = stream::iter(asked)
+        .map(async |node| {
+            let look = Look::Receivers { run: run.clone() };
+            Some((node.clone(), state.api.observer.ask_for(&node, look).await.ok()?))
+        })
+        .buffered(ASKED_AT_ONCE)
+        .collect()
+        .await;
+    json(&Traffic::of(&placement, limit, &answers.into_iter().flatten().collect()))
 }

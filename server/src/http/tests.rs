@@ -3,6 +3,7 @@
 mod api;
 mod console;
 mod contents;
+mod large;
 mod records;
 mod refusals;
 mod same_origin;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use shardd_engine::cache::{Cache, CacheConfig};
-use shardd_engine::peers::Alone;
+use shardd_engine::peers::{Alone, Peers};
 use shardd_store::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
 use shardd_store::metastore::MemoryMetastore;
 use shardd_store::origin::Origin;
@@ -32,6 +33,7 @@ use crate::ca::CertificateIssuer;
 use crate::identity::testing::term;
 use crate::identity::{Cluster, Identity, JoinToken, Secret, Site, join};
 use crate::observe::{Observer, Recorder};
+use crate::transport::Transport;
 
 /// A node's API on a free port, over a store in memory or in a directory.
 struct Server {
@@ -45,6 +47,19 @@ struct Server {
     directory: TempDir,
 }
 
+/// What a server knows of other nodes.
+struct Neighbours {
+    metastore: Arc<dyn shardd_store::metastore::Metastore>,
+    /// The way to them; none where there are none.
+    transport: Option<Arc<Transport>>,
+}
+
+impl Default for Neighbours {
+    fn default() -> Self {
+        Self { metastore: Arc::new(MemoryMetastore::new()), transport: None }
+    }
+}
+
 impl Server {
     fn start() -> Server {
         Server::over(|directory| directory.path().join("store").display().to_string())
@@ -55,18 +70,38 @@ impl Server {
     }
 
     fn with(limits: Limits, store: impl FnOnce(&TempDir) -> String) -> Server {
+        Server::among(limits, store, |_| Neighbours::default())
+    }
+
+    /// Beside other nodes, which `neighbours` starts in the server's runtime.
+    fn among(
+        limits: Limits,
+        store: impl FnOnce(&TempDir) -> String,
+        neighbours: impl FnOnce(&TempDir) -> Neighbours,
+    ) -> Server {
         let directory = TempDir::new().unwrap();
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let stop = CancellationToken::new();
         let (identity, signer) =
             Identity::found(&directory.path().join("tls"), "n1".parse().unwrap(), &term()).unwrap();
         let origin = Arc::new(Origin::open(&store(&directory)).unwrap());
         let cache = CacheConfig { limit: ByteSize::mib(256) };
         let cache = Arc::new(Cache::open(directory.path().join("cache"), cache).unwrap());
-        let metastore: Arc<dyn shardd_store::metastore::Metastore> = Arc::new(MemoryMetastore::new());
+        let around = {
+            let _in_it = runtime.enter();
+            neighbours(&directory)
+        };
+        let Neighbours { metastore, transport } = around;
         let node = identity.node().clone();
-        let engine =
-            Engine::new(node.clone(), Arc::clone(&origin), cache, Arc::clone(&metastore), Arc::new(Alone));
+        let peers: Arc<dyn Peers> = match &transport {
+            Some(transport) => Arc::clone(transport) as _,
+            None => Arc::new(Alone),
+        };
+        let engine = Engine::new(node.clone(), Arc::clone(&origin), cache, Arc::clone(&metastore), peers);
+        if transport.is_some() {
+            runtime.spawn(Arc::clone(&engine).run_until(stop.clone()));
+        }
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (secret, authority) = (Secret::random(), signer.digest());
@@ -104,7 +139,8 @@ impl Server {
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
         let recorder = Arc::new(Recorder::new(Arc::clone(&engine), Vec::new(), None));
-        let observer = Arc::new(Observer::new(record.id.clone(), Arc::clone(&engine), None, recorder, None));
+        let observer =
+            Arc::new(Observer::new(record.id.clone(), Arc::clone(&engine), None, recorder, transport));
         let api = Api {
             node: record,
             engine,
@@ -117,7 +153,6 @@ impl Server {
             times: Arc::default(),
             limits,
         };
-        let stop = CancellationToken::new();
         let serving = Some(runtime.spawn(serve(HttpListener { listener, tls: None }, api, stop.clone())));
         Server { address, stop, serving, runtime, secret, authority, metastore, directory }
     }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shardd_api::hot::HotOrder;
+use shardd_api::protocol::RunId;
 
 /// A question about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,6 +24,11 @@ pub enum Look {
         by: HotOrder,
         /// At most this number of each.
         limit: usize,
+    },
+    /// To which nodes it has sent bytes of a run: the answer is a list of [`SentTo`](shardd_api::traffic::SentTo).
+    Receivers {
+        /// The run.
+        run: RunId,
     },
 }
 

@@ -82,6 +82,26 @@ export interface RunExchange {
   unsent_grains: number;
 }
 
+/** Bytes between the hosts of a run: a row for each sender, and a column for each receiver. */
+export interface Traffic {
+  nodes: string[];
+  hosts: number;
+  exchange: number[][];
+  predicted: number[][];
+  served: number[][];
+  unanswered?: string[];
+}
+
+/** Bytes between the hosts of a run: a row for each sender, and a column for each receiver. */
+export interface Traffic {
+  nodes: string[];
+  hosts: number;
+  exchange: number[][];
+  predicted: number[][];
+  served: number[][];
+  unanswered?: string[];
+}
+
 /** A record of a training, which outlives its run. */
 export interface RecordInfo {
   id: string;

@@ -12,6 +12,7 @@ import { Table } from '../ui/table';
 import { epochShare } from '../verdict';
 import { EpochBar } from './overview';
 import { auditRows, hiddenShare, plus, ranges } from './tables';
+import { SendersAndReceivers } from './traffic';
 import { Training } from './training';
 
 /** The most nodes that are asked for series, and for their counts of the exchange. */
@@ -72,6 +73,7 @@ export function RunPage({ name, query, overview }: { name: string; query: URLSea
             <Audit path={path} />
           </div>
           <Exchange name={name} hosts={hosts} />
+          {hosts.length > 1 && <SendersAndReceivers path={path} />}
         </>
       )}
     </>

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use shardd_api::exchange::{EpochCount, EpochExchange};
+use shardd_api::node::NodeId;
 use shardd_api::status::CounterView;
+use shardd_api::traffic::SentTo;
 
 /// Counters of a node since its start. Relaxed: each is right by itself, together they are a moment's picture.
 #[derive(Debug, Default)]
@@ -25,6 +27,8 @@ pub(crate) struct Counters {
     pub(crate) stalled_micros: AtomicU64,
     pub(crate) exchange_micros: AtomicU64,
     per_epoch: Mutex<BTreeMap<(String, u32), EpochExchange>>,
+    /// By run and receiver, the bytes sent by the exchange and on request.
+    sent_to: Mutex<BTreeMap<(String, NodeId), (u64, u64)>>,
 }
 
 /// Whole millionths of a second.
@@ -34,6 +38,8 @@ pub(crate) fn micros(time: Duration) -> u64 {
 
 /// How many epochs of exchange counts are kept; older ones are dropped first.
 const EPOCHS_KEPT: usize = 1024;
+/// Of how many pairs of run and receiver bytes are kept.
+const PAIRS_KEPT: usize = 16_384;
 
 impl Counters {
     /// Changes the counts of one epoch's exchange.
@@ -43,6 +49,32 @@ impl Counters {
         if epochs.len() > EPOCHS_KEPT {
             epochs.pop_first();
         }
+    }
+
+    /// Bytes that the exchange of a run sent to a node, and bytes that the node was given on request.
+    pub(crate) fn sent_to(&self, run: &str, node: &NodeId, exchange: u64, served: u64) {
+        if exchange + served == 0 {
+            return;
+        }
+        let mut pairs = self.sent_to.lock().expect("no panic while held");
+        let (all_exchanged, all_served) = pairs.entry((run.to_owned(), node.clone())).or_default();
+        (*all_exchanged, *all_served) = (*all_exchanged + exchange, *all_served + served);
+        if pairs.len() > PAIRS_KEPT {
+            pairs.pop_first();
+        }
+    }
+
+    /// The receivers of a run's bytes.
+    pub(crate) fn receivers(&self, run: &str) -> Vec<SentTo> {
+        let pairs = self.sent_to.lock().expect("no panic while held");
+        let of_run = pairs.iter().filter(|((of, _), _)| of == run);
+        of_run
+            .map(|((_, node), (exchange_bytes, served_bytes))| SentTo {
+                node: node.clone(),
+                exchange_bytes: *exchange_bytes,
+                served_bytes: *served_bytes,
+            })
+            .collect()
     }
 
     pub(crate) fn add(counter: &AtomicU64, count: usize) {

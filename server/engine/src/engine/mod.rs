@@ -66,6 +66,7 @@ use shardd_api::protocol::{
 };
 use shardd_api::status::{NodeStatus, Reader};
 use shardd_api::timeline::Timeline;
+use shardd_api::traffic::SentTo;
 use shardd_plan::{GrainNo, Plan};
 use shardd_store::catalog::{Guard, RUN_IDLE_TIMEOUT, Reach, StoreOf};
 use shardd_store::metastore::{Expected, MetaError, Metastore};
@@ -458,6 +459,11 @@ impl Engine {
         self.reads.hot(self.node.clone(), by, limit)
     }
 
+    /// To which nodes this one has sent bytes of a run.
+    pub fn receivers(&self, run: &RunId) -> Vec<SentTo> {
+        self.counters.receivers(run.as_str())
+    }
+
     /// Why the metadata cannot be reached, if so.
     pub fn metadata_trouble(&self) -> Option<String> {
         let age = self.outage.recalled.age()?;
@@ -692,7 +698,9 @@ impl PeerService for Arc<Engine> {
             &self.counters.served_grains,
             answer.iter().flatten().filter(|b| !b.is_empty()).count(),
         );
-        Counters::add(&self.counters.served_bytes, answer.iter().flatten().map(Bytes::len).sum());
+        let bytes: usize = answer.iter().flatten().map(Bytes::len).sum();
+        Counters::add(&self.counters.served_bytes, bytes);
+        self.counters.sent_to(run.name(), from, 0, bytes as u64);
         answer
     }
 

@@ -406,6 +406,14 @@ async fn every_epoch_is_read_exactly_once_and_the_store_once() {
         for count in views.iter().flat_map(|view| &view.exchange).filter(|count| count.epoch < start + 3) {
             assert_eq!(count.counts.unsent_grains, 0, "{count:?}");
         }
+        // What was sent by epoch was sent to someone; the last exchange may be under way.
+        let sent: u64 =
+            views.iter().flat_map(|view| &view.exchange).map(|count| count.counts.sent_bytes).sum();
+        let receivers = |engine: &Arc<Engine>| (engine.node.clone(), engine.receivers(&name));
+        let pairs: Vec<_> = cluster.engines.iter().map(receivers).collect();
+        let to: u64 = pairs.iter().flat_map(|(_, to)| to).map(|to| to.exchange_bytes).sum();
+        assert!(to >= sent && (to > 0) == (nodes > 1), "{to} bytes to nodes, and {sent} by epoch");
+        assert!(pairs.iter().all(|(from, to)| to.iter().all(|to| to.node != *from)), "{pairs:?}");
         cluster.end().await;
     }
 }
@@ -685,6 +693,8 @@ async fn a_rank_is_of_the_node_that_hears_the_time_of_its_loop() {
     cluster.know_each_other(1).await;
     cluster.attach(&run("r"), 1, 0).await;
     let engine = &cluster.engines[0];
+    let mut launches = engine.watched.launches.subscribe();
+    launches.wait_for(|launches| launches.contains_key(&run("r"))).await.expect("the engine lives");
     let own_ranks = async |loop_time: Option<LoopTime>, grain: Option<GrainNo>| {
         let report = LocateRequest { loop_time, ..request((0, 1), (0, 0), 0, grain) };
         engine.locate(&run("r"), report).await.expect("a rank of the run");

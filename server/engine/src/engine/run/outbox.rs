@@ -273,6 +273,9 @@ impl Outbox {
         }
         let goes_again =
             ack.is_ok() && stored < given && parcel.tries < MOST_TRIES && self.may_send_again(&parcel);
+        if ack.is_ok() {
+            self.engine.counters.sent_to(run.name(), to, bytes, 0);
+        }
         self.engine.counters.exchange(run.name(), epoch, |counts| {
             if !goes_again {
                 counts.sent_grains += stored;
