@@ -310,12 +310,12 @@ export class Datasets {
   }
 
   /** A permutation for each plan and epoch: steps of a prime number. */
-  at(plan, { epoch, position, size, rank, world }) {
+  at(plan, { epoch, position, size, rank, world, virtual_ranks = 8 }) {
     const { samples } = this.of(plan.version);
     const found = [];
     for (let at = position; at < Math.min(samples, position + size); at += 1) {
-      const virtual_rank = Math.floor(((at - position) * 16) / size);
-      if (rank !== undefined && Math.floor((virtual_rank * world) / 16) !== rank) continue;
+      const virtual_rank = Math.floor(((at - position) * virtual_ranks) / size);
+      if (rank !== undefined && Math.floor((virtual_rank * world) / virtual_ranks) !== rank) continue;
       const sample = Number((BigInt(at) * 1_000_003n + BigInt(37 * epoch + 11 * plan.seed)) % BigInt(samples));
       found.push({ epoch, position: at, partition: at % 16, virtual_rank, sample, grain: sample, shard: digest(`shard ${sample}`), row: 0 });
     }

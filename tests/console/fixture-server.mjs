@@ -275,10 +275,10 @@ export class FixtureServer {
           known(['epoch', 'position', 'global_batch_size', 'rank', 'world', 'virtual_ranks']);
           const plan = datasets.plans.find((one) => one.id === id);
           found(plan, `plan ${id}`);
-          const [epoch, position, rank] = ['epoch', 'position', 'rank'].map((name) => (query.has(name) ? Number(query.get(name)) : undefined));
+          const [epoch, position, rank, virtual_ranks] = ['epoch', 'position', 'rank', 'virtual_ranks'].map((name) => (query.has(name) ? Number(query.get(name)) : undefined));
           const { samples } = datasets.of(plan.version);
           if ((position ?? 0) >= samples) throw new Problem('invalid', `position ${position} is outside the epoch, which has ${samples} samples`);
-          return { json: datasets.at(plan, { epoch: epoch ?? 0, position: position ?? 0, size: number('global_batch_size', 1, 10_000), rank, world: number('world', 1, 1000) }) };
+          return { json: datasets.at(plan, { epoch: epoch ?? 0, position: position ?? 0, size: number('global_batch_size', 1, 10_000), rank, world: number('world', 1, 1000), virtual_ranks }) };
         }
         case 'plans/*/where': {
           known(['epoch', 'sample']);

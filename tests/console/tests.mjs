@@ -121,7 +121,7 @@ const PAGES = {
   idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
   large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999'],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}/samples/1`],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
 };
 
 if (node === undefined) {
@@ -433,7 +433,7 @@ test('the button of the banner asks at once', async () => {
 test('a plan is tried before it is made, and its mixing is seen epoch by epoch', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/datasets/flowers?view=plan', {}, async ({ page }) => {
-      await says(page, 'Make it: shardctl partition flowers');
+      await says(page, 'Make it: shardctl partition flowers --q 0.1');
       const fact = (name) => page.locator('.fact', { hasText: name }).locator('dd').first().innerText();
       assert.match(await fact('Sent after an epoch'), /10\s% of a full shuffle/);
       // Where nothing was exchanged yet, all grains are where they began.
@@ -471,7 +471,7 @@ test('a plan that cannot be says why, and the form stays', async () => {
       await says(page, '9 nodes cannot share 4 partitions: make the plan with 9 partitions or more');
       await page.getByLabel('Partitions').fill('16');
       await page.getByRole('button', { name: 'Simulate' }).click();
-      await says(page, 'Make it: shardctl partition flowers --partitions 16');
+      await says(page, 'Make it: shardctl partition flowers --q 0.1 --partitions 16');
     }),
   );
 });
@@ -565,14 +565,49 @@ test('a run is compared with another, and with its own earlier record', async ()
       await page.getByRole('button', { name: 'Compare' }).click();
       await page.waitForFunction(() => document.querySelector('.chart .plot.is-clickable')?.parentElement.querySelectorAll('tbody tr').length === 3);
       assert.deepEqual((await legend.allInnerTexts()).map((of) => of.trim()), ['vit-b16', 'largest of a step', 'vit-b16-lr3']);
-      await page.getByLabel('Compare with run').fill('nobody');
+      await page.getByLabel('Compare with run').fill('absent');
       await page.getByRole('button', { name: 'Compare' }).click();
-      await says(page, 'The store has no record of run nobody.');
+      await says(page, 'The store has no record of run absent.');
       await page.getByLabel('Record').selectOption({ index: 1 });
       await says(page, '2,000 of 24,000');
       await says(page, 'stopped');
     }),
   );
+});
+
+test('the curves and the step of a training that is underway stay while it publishes another record', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16?step=8437', { isClean: false, hasClock: true }, async ({ page }) => {
+      const step = page.getByRole('region', { name: 'Step 8,437' });
+      await step.locator('tbody tr').first().waitFor();
+      await page.waitForFunction(() => document.querySelectorAll('.plot.is-clickable canvas').length === 4);
+      await page.evaluate(() => {
+        window.__chart = document.querySelector('.plot.is-clickable canvas');
+        window.__gaps = 0;
+        new MutationObserver(() => {
+          if (!document.querySelector('.plot.is-clickable canvas') || !document.querySelector('[aria-label="Step 8,437"] tbody tr')) window.__gaps += 1;
+        }).observe(document.body, { childList: true, subtree: true });
+      });
+      server.trainings.published += 1;
+      const asked = page.waitForResponse((response) => /\/records\/[0-9a-f]+\/steps\?/.test(response.url()) && response.ok());
+      await page.clock.runFor(16_000);
+      await asked;
+      await turn(page, 1);
+      assert.deepEqual(await page.evaluate(() => [window.__gaps, window.__chart.isConnected]), [0, true]);
+    }),
+  );
+});
+
+test('a loss that is no number says so, and its curve has a gap', async () => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    server.trainings.bad = 500;
+    return visit(server, '#/runs/vit-b16?step=500', {}, async ({ page }) => {
+      const step = page.getByRole('region', { name: 'Step 500' });
+      await step.locator('tbody tr').first().waitFor();
+      assert.equal(await step.locator('.fact', { hasText: 'Loss' }).locator('dd').first().innerText(), 'not a number');
+      assert.equal(await step.locator('tbody tr').nth(5).locator('td').nth(1).innerText(), 'not a number');
+    });
+  });
 });
 
 test('who sends to whom is a table, beside what the plan lets expect', async () => {

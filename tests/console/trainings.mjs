@@ -23,6 +23,11 @@ const normOf = (run, step) => (step === SPIKE ? 31 : 0.8 + 0.6 * chance(`norm ${
 const rateOf = (step) => 1e-3 * Math.min(1, (step + 1) / 500);
 
 export class Trainings {
+  /** Counts the publications of records that are underway: each has another id. */
+  published = 0;
+  /** The step without a loss. */
+  bad = undefined;
+
   /** `datasets` are those of datasets.mjs: the trainings read the first of them. `hostile` is a text in place of what a user wrote. */
   constructor(datasets, hostile) {
     const of = datasets.all[0];
@@ -36,7 +41,7 @@ export class Trainings {
     const { hostile } = this;
     const listed = TRAININGS[hostile === undefined ? run : 'vit-b16-lr3'] ?? [];
     return listed.map(({ starts, ...more }, at) => ({
-      id: digest(`record ${run} ${at}`),
+      id: digest(`record ${run} ${at} ${more.ending === 'underway' ? this.published : ''}`),
       dataset: hostile ?? this.of.name,
       version: this.of.version,
       plan: this.datasets.plans.find((plan) => plan.version === this.of.version).id,
@@ -75,10 +80,10 @@ export class Trainings {
 
   step(run, record, step) {
     const inEpoch = step % this.stepsOfEpoch();
-    const loss = lossOf(run, step);
+    const loss = step === this.bad ? null : lossOf(run, step);
     const shares = Array.from({ length: VIRTUAL_RANKS }, (_, virtual_rank) => ({
       virtual_rank, rank: Math.floor((virtual_rank * WORLD) / VIRTUAL_RANKS), samples: BATCH / VIRTUAL_RANKS, correct: 3,
-      loss: step === SPIKE ? (virtual_rank === 5 ? loss * 13 : loss / 5) : loss,
+      loss: step === SPIKE ? (virtual_rank === 5 ? loss * 13 : loss / 5) : virtual_rank === 5 || loss !== null ? loss : 0.7,
     }));
     return {
       step, epoch: Math.floor(step / this.stepsOfEpoch()), step_of_epoch: inEpoch, position: inEpoch * BATCH, global_batch_size: BATCH, virtual_ranks: VIRTUAL_RANKS, world: WORLD,

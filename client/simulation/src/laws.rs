@@ -74,7 +74,7 @@ proptest! {
         let host = |partition: u32| usize::from(placement.of_partition[partition as usize]);
         let mut table = SlotTable::initial(&plan);
         let first = partitions_of_grains(&plan, &table);
-        let (mut every, mut some) = (Homes::following(&plan, u64::MAX), Homes::following(&plan, 0));
+        let (mut every, mut some) = (Homes::following(&plan, u64::MAX, 0), Homes::following(&plan, 0, u64::MAX));
         for epoch in (0..epochs).map(Epoch) {
             let before = partitions_of_grains(&plan, &table);
             let home = before.iter().zip(&first).filter(|(now, first)| now.1 == first.1).count();
@@ -155,7 +155,7 @@ proptest! {
             q, seed, selection, partitions: Some(16), grain_rows: Some(1), chunks: Some(1), ..PlanOptions::default()
         };
         let plan = plan(&[4_000, 4_000], options);
-        let mut homes = Homes::following(&plan, u64::MAX);
+        let mut homes = Homes::following(&plan, u64::MAX, 0);
         let cluster = Cluster::new(&plan, 4);
         for epoch in (0..epoch).map(Epoch) {
             Traffic::count(&plan, epoch, cluster.placement(), &mut homes, &|_| {});
@@ -175,7 +175,7 @@ fn epochs_that_are_too_many_to_count_are_estimated_and_say_so() {
     let scenario = scenario(8, 10, &[]);
     let whole = simulate(&plan, 16_000_000, &scenario, &|_, _| {}).expect("it fits");
     let some = simulate_within(
-        Effort { moves: 4_000, ..Effort::default() },
+        Effort { moves: 5_000, ..Effort::default() },
         &plan,
         16_000_000,
         &scenario,
@@ -286,5 +286,49 @@ fn a_matrix_begins_as_the_identity_and_each_row_sums_to_one() {
         simulate_within(Effort::default(), &plan, 8_000, &scenario(4, 12, &[]), Some(12), &|_, _| {});
     assert!(
         beyond.expect_err("12 epochs").to_string().contains("epoch 12 is not played: there are 12 epochs")
+    );
+}
+
+#[test]
+fn no_schedule_has_more_counted_than_allowed_and_the_largest_exchange_is() {
+    let of = |q: &str, epochs: u32, moves: u64| {
+        let q = q.parse().expect("a schedule");
+        let options = PlanOptions { partitions: Some(16), grain_rows: Some(1), q, ..PlanOptions::default() };
+        let plan = plan(&[8_000, 8_000], options);
+        let effort = Effort { moves, moves_of_epoch: 16_000, followed: 0, lookups: 2_000 };
+        let played = simulate_within(effort, &plan, 16_000_000, &scenario(8, epochs, &[]), None, &|_, _| {});
+        played.expect("it fits").0
+    };
+    // The weight lies where every other epoch is counted.
+    let alternating = of("0.5,0,0.5,0,0.5,0,0.5,0,0", 40, 17_000);
+    let moves = |report: &Report, is_counted: bool| -> u64 {
+        let epochs = report.epochs.iter().filter(|epoch| epoch.is_counted == is_counted);
+        epochs.map(|epoch| epoch.grains_exchanged).sum()
+    };
+    assert_eq!((moves(&alternating, true), moves(&alternating, false)), (16_000, 16_000));
+    let followed = alternating.epochs.iter().filter_map(|epoch| epoch.home_share).map(|home| home.of_grains);
+    assert!(followed.clone().count() > 0 && followed.max() < Some(200), "2,000 steps are for few grains");
+
+    // Nothing is exchanged before the last epoch but one.
+    let late = of("0,0,0,1", 5, 16_000);
+    assert!(late.epochs[3].is_counted);
+    assert!(late.summary.slowest_exchange_seconds > 0.0 && late.summary.hiding_step_seconds > 0.0);
+    let estimated = &late.epochs[4];
+    assert!(
+        !estimated.is_counted
+            && estimated.exchanged_bytes.abs_diff(estimated.predicted_exchanged_bytes) < 1_000_000
+    );
+
+    let options = PlanOptions {
+        partitions: Some(16),
+        grain_rows: Some(1),
+        q: "1".parse().expect("all"),
+        ..PlanOptions::default()
+    };
+    let plan = plan(&[8_000, 8_000], options);
+    let effort = Effort { moves_of_epoch: 15_999, ..Effort::default() };
+    let refused = simulate_within(effort, &plan, 16_000_000, &scenario(8, 1, &[]), None, &|_, _| {});
+    assert!(
+        refused.expect_err("16,000 grains").to_string().contains("16000 grains in one exchange are too many")
     );
 }

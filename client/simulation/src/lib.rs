@@ -50,14 +50,19 @@ pub struct Effort {
     /// Moves that are counted at most; a core counts some millions in a second. Of a larger plan, some epochs are
     /// left out.
     pub moves: u64,
+    /// Moves of one exchange at most: a plan with a larger one is refused. No less than an exchange is counted.
+    pub moves_of_epoch: u64,
     /// Grains that are all followed; of more, some are looked up. A followed one costs 4 bytes, and 16 while it moves.
     pub followed: u64,
+    /// Exchanges at most through which grains are looked up, over all grains: the fewer, the fewer grains are looked up. A core
+    /// does about half a million in a second.
+    pub lookups: u64,
 }
 
 impl Default for Effort {
     /// Minutes, and a gigabyte.
     fn default() -> Self {
-        Self { moves: 1 << 29, followed: 1 << 24 }
+        Self { moves: 1 << 29, moves_of_epoch: 1 << 32, followed: 1 << 24, lookups: u64::MAX }
     }
 }
 
@@ -87,18 +92,21 @@ pub fn simulate_within(
     matrix_of: Option<u32>,
     progress: &(dyn Fn(u64, u64) + Sync),
 ) -> Result<(Report, Option<MixingMatrix>), ScenarioError> {
-    scenario.check(plan)?;
+    scenario.check(plan, effort.moves_of_epoch)?;
     if let Some(epoch) = matrix_of.filter(|epoch| *epoch >= scenario.epochs) {
         return Err(ScenarioError::MatrixEpoch { epoch, epochs: scenario.epochs });
     }
-    let stride = stride(effort.moves, plan, scenario.epochs);
-    let is_counted = |epoch: &u32| epoch.is_multiple_of(stride);
-    let all = (0..scenario.epochs).filter(is_counted).map(|epoch| exchanged(plan, Epoch(epoch))).sum();
+    let moves: Vec<u64> = (0..scenario.epochs).map(|epoch| exchanged(plan, Epoch(epoch))).collect();
+    let is_counted = counted(&moves, effort.moves);
+    let all = moves.iter().zip(&is_counted).filter(|(_, counted)| **counted).map(|(moves, _)| moves).sum();
     let done = AtomicU64::new(0);
     let advance = |moves: u64| progress(done.fetch_add(moves, Ordering::Relaxed) + moves, all);
 
     let mut cluster = Cluster::new(plan, scenario.nodes);
-    let mut homes = Homes::following(plan, if stride == 1 { effort.followed } else { 0 });
+    let is_whole = is_counted.iter().all(|counted| *counted);
+    let lookups = (0_u64..).zip(&is_counted).filter(|(_, counted)| **counted).map(|(epoch, _)| epoch).sum();
+    let looked_up = effort.lookups / u64::max(lookups, 1);
+    let mut homes = Homes::following(plan, if is_whole { effort.followed } else { 0 }, looked_up);
     let mut recorder = Recorder::new(plan, row_bytes, scenario);
     let mut matrix = None;
     for epoch in 0..scenario.epochs {
@@ -107,21 +115,32 @@ pub fn simulate_within(
         if matrix_of == Some(epoch.0) {
             matrix = Some(homes.matrix(epoch));
         }
-        if is_counted(&epoch.0) {
+        if is_counted[epoch.0 as usize] {
             let mixing = homes.mixing(epoch);
             let traffic = Traffic::count(plan, epoch, cluster.placement(), &mut homes, &advance);
             recorder.counted(epoch, &cluster, change, &traffic, mixing);
         } else {
-            recorder.estimated(epoch, exchanged(plan, epoch), &cluster, change);
+            recorder.estimated(epoch, moves[epoch.0 as usize], &cluster, change);
         }
     }
     Ok((recorder.finish(), matrix))
 }
 
-/// Every how many epochs one is played, so that not many more than `most_moves` are counted.
-fn stride(most_moves: u64, plan: &Plan, epochs: u32) -> u32 {
-    let all: u64 = (0..epochs).map(|epoch| exchanged(plan, Epoch(epoch))).sum();
-    u32::try_from(all.div_ceil(most_moves)).unwrap_or(u32::MAX).clamp(1, epochs)
+/// The epochs that are played, by the moves of each: the one with the most, and others evenly apart, as long as they have no more
+/// than `most` together.
+fn counted(moves: &[u64], most: u64) -> Vec<bool> {
+    let all: u64 = moves.iter().sum();
+    let stride = usize::try_from(all.div_ceil(most.max(1))).unwrap_or(usize::MAX).max(1);
+    // The first, if several are.
+    let largest = (0..moves.len()).rev().max_by_key(|epoch| moves[*epoch]);
+    let (mut is_counted, mut sum) = (vec![false; moves.len()], 0);
+    for epoch in largest.into_iter().chain((0..moves.len()).step_by(stride)) {
+        if !is_counted[epoch] && (sum == 0 || sum + moves[epoch] <= most) {
+            is_counted[epoch] = true;
+            sum += moves[epoch];
+        }
+    }
+    is_counted
 }
 
 /// The grains exchanged after an epoch, those that stay by chance included.

@@ -8,6 +8,8 @@ use super::matrix::{MixingMatrix, Pairs};
 
 /// Grains that are looked up where not all can be followed.
 const LOOKED_UP: u64 = 1 << 14;
+/// Fewer than this say nothing.
+const FEWEST: u64 = 64;
 
 /// The share of the grains that is, in an epoch, in the partition it was in in epoch 0.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -38,8 +40,9 @@ enum Observed {
 pub(super) struct Arrivals(Vec<(u64, u32)>);
 
 impl<'p> Homes<'p> {
-    /// Of all grains, if there are no more than `most`; else of some. All are followed only if every exchange is played.
-    pub(super) fn following(plan: &'p Plan, most: u64) -> Self {
+    /// Of all grains, if there are no more than `most`; else of some, about `looked_up`. All are followed only if every exchange is
+    /// played.
+    pub(super) fn following(plan: &'p Plan, most: u64, looked_up: u64) -> Self {
         let start: Vec<u64> = plan
             .partitions()
             .scan(0, |next, partition| {
@@ -62,7 +65,7 @@ impl<'p> Homes<'p> {
                 let home = Partition(partition as u32);
                 (plan.grain_in_slot(Epoch(0), home, slot - start[partition]), home)
             };
-            let count = LOOKED_UP.min(plan.full_grain_count());
+            let count = looked_up.clamp(FEWEST, LOOKED_UP).min(plan.full_grain_count());
             Observed::Some((0..count).map(|n| grain(chosen.apply(n))).collect())
         };
         Homes { plan, observed }

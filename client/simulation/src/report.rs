@@ -248,12 +248,18 @@ impl<'p> Recorder<'p> {
             let samples = u128::from(count) * u128::from(exchanged) / u128::from(before.max(1));
             samples as u64 * u64::from(self.plan.document().grain_rows)
         };
+        let expected = self.expected(epoch, cluster);
+        // After nothing was exchanged, there is only the formula.
+        let (moved_share, exchanged_bytes) = match before {
+            0 => (expected.predicted_moved_share, expected.predicted_exchanged_bytes),
+            _ => (self.share(scaled(moved)), self.bytes(scaled(sent))),
+        };
         self.push(EpochReport {
             change,
             grains_exchanged: exchanged,
-            moved_share: self.share(scaled(moved)),
-            exchanged_bytes: self.bytes(scaled(sent)),
-            ..self.expected(epoch, cluster)
+            moved_share,
+            exchanged_bytes,
+            ..expected
         });
     }
 

@@ -10,8 +10,6 @@ use shardfmt::ByteSize;
 
 /// Nodes that a placement can number.
 const MOST_NODES: u64 = 1 << 16;
-/// Grains of an exchange that is still played: minutes.
-const MOST_MOVES_OF_EPOCH: u64 = 1 << 32;
 /// Epochs that are still reported.
 const MOST_EPOCHS: u32 = 100_000;
 
@@ -147,7 +145,7 @@ impl Scenario {
     }
 
     /// Whether all of it can happen over `plan`.
-    pub(super) fn check(&self, plan: &Plan) -> Result<(), ScenarioError> {
+    pub(super) fn check(&self, plan: &Plan, moves_of_epoch: u64) -> Result<(), ScenarioError> {
         if self.nodes == 0 {
             return Err(ScenarioError::NoNodes);
         }
@@ -164,7 +162,7 @@ impl Scenario {
         }
         let share = u128::from(plan.document().schedule.largest().units());
         let grains = ((u128::from(plan.full_grain_count()) * share) >> 32) as u64;
-        if grains > MOST_MOVES_OF_EPOCH {
+        if grains > moves_of_epoch {
             return Err(ScenarioError::TooManyMoves { grains });
         }
         Ok(())

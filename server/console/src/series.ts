@@ -2,6 +2,7 @@
 
 import type { NodeSeries, Series } from './api/types';
 
+/** `null` is a gap. */
 export type Points = (number | null)[];
 
 /** The values of a series at the times of a grid: the mean of its points in each step that ends there. */
@@ -142,10 +143,11 @@ export interface Summary {
   most: number | null;
 }
 
-export function summary(points: Points): Summary {
-  const values = points.filter((value): value is number => value !== null);
+export function summary(points: (number | null | undefined)[]): Summary {
+  const values = points.filter((value): value is number => typeof value === 'number');
   if (values.length === 0) return { last: null, least: null, most: null };
-  return { last: points.at(-1) ?? null, least: Math.min(...values), most: Math.max(...values) };
+  // Where the line has no point of its own, the one before counts.
+  return { last: points.findLast((value) => value !== undefined) ?? null, least: Math.min(...values), most: Math.max(...values) };
 }
 
 function list<T>(value: T[] | undefined): T[] {

@@ -8,8 +8,8 @@ const point = (step: number, loss: number | null): CoursePoint => ({ step, steps
 test('two courses share the steps of both', () => {
   const { steps, own, theirs } = overlay([point(0, 3), point(10, 2)], [point(0, 5), point(7, null), point(14, 4)]);
   assert.deepEqual(steps, [0, 7, 10, 14]);
-  assert.deepEqual(own((one) => one.loss), [3, null, 2, null]);
-  assert.deepEqual(theirs((one) => one.loss), [5, null, null, 4]);
+  assert.deepEqual(own((one) => one.loss), [3, undefined, 2, undefined]);
+  assert.deepEqual(theirs((one) => one.loss), [5, null, undefined, 4]);
 });
 
 test('a step belongs to the point that begins before it', () => {

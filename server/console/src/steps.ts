@@ -1,18 +1,21 @@
 // Curves of trainings on one axis of steps. Pure.
 
 import type { CoursePoint } from './api/types';
-import type { Points } from './series';
 
 type Of = (point: CoursePoint) => number | null;
+type Placed = (of: Of) => (number | null | undefined)[];
 
-/** Two courses on the steps of both: a value is at the first step of its point, and there is none at the steps of the other. */
-export function overlay(own: CoursePoint[], others: CoursePoint[]): { steps: number[]; own: (of: Of) => Points; theirs: (of: Of) => Points } {
+/**
+ * Two courses on the steps of both. A value is at the first step of its point: `null` if it is not a number, and `undefined` at the
+ * steps of the other course.
+ */
+export function overlay(own: CoursePoint[], others: CoursePoint[]): { steps: number[]; own: Placed; theirs: Placed } {
   const steps = [...new Set([...own, ...others].map((point) => point.step))].sort((one, other) => one - other);
-  const placed = (points: CoursePoint[]) => {
+  const placed = (points: CoursePoint[]): Placed => {
     const at = new Map(points.map((point) => [point.step, point]));
-    return (of: Of): Points => steps.map((step) => {
+    return (of) => steps.map((step) => {
       const point = at.get(step);
-      return point === undefined ? null : of(point);
+      return point === undefined ? undefined : of(point);
     });
   };
   return { steps, own: placed(own), theirs: placed(others) };

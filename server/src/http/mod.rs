@@ -163,7 +163,7 @@ struct Shared {
     /// Places for looks into versions.
     looks: Semaphore,
     /// The place of a simulation.
-    simulations: Semaphore,
+    simulations: Arc<Semaphore>,
     /// Whose runs are, as it was a moment ago.
     standings: run_access::RunFactsCache,
     metrics: Arc<metrics::Metrics>,
@@ -185,7 +185,7 @@ impl Shared {
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
             looks: Semaphore::new(LOOKS),
-            simulations: Semaphore::new(1),
+            simulations: Arc::new(Semaphore::new(simulation::SIMULATIONS)),
             standings: run_access::RunFactsCache::default(),
             metrics: Arc::default(),
             document,
@@ -474,12 +474,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// A place for a look into a version, once there is one.
 async fn look(shared: &Shared) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
-    turn(&shared.looks).await
-}
-
-/// Waits for a place.
-async fn turn(places: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, Refusal> {
-    places.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))
+    shared.looks.acquire().await.map_err(|_| Refusal::of(Kind::Unavailable, "this node stops"))
 }
 
 /// Reads JSON. To it 3.0 is the integer 3, to serde it is none: where that is all that is wrong, it is mended.

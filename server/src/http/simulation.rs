@@ -13,19 +13,23 @@ use shardfmt::manifest::ManifestError;
 use shardfmt::{ManifestFile, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::problem::{Refusal, invalid};
-use super::{Answer, PathParam, State, ValidQuery, json, turn, within};
+use super::problem::{Refusal, bad_request, invalid};
+use super::{Answer, PathParam, State, ValidQuery, json, place, within};
 
 /// The most nodes, epochs and partitions that are simulated here; `shardctl simulate` has no such limits.
 const MOST_NODES: u32 = 4096;
 const MOST_EPOCHS: u32 = 200;
 const MOST_PARTITIONS: u32 = 1 << 16;
-/// Seconds at most, and some megabytes.
-const EFFORT: Effort = Effort { moves: 1 << 23, followed: 1 << 20 };
+const MOST_ROUND_TRIP: u32 = 60_000;
+/// Some seconds, and some megabytes.
+const EFFORT: Effort =
+    Effort { moves: 1 << 23, moves_of_epoch: 1 << 23, followed: 1 << 20, lookups: 1 << 21 };
 /// The processors that it takes: the node has readers, too.
 const THREADS: usize = 2;
-/// Counts of labels that all shards together may have; of more, the labels are not looked at.
-const MOST_COUNTS: u64 = 1 << 18;
+/// Counts of labels that all shards and partitions together may have; of more, the labels are not looked at.
+const MOST_COUNTS: u64 = 1 << 22;
+/// Simulations at once.
+pub(super) const SIMULATIONS: usize = 1;
 
 /// A plan and a cluster that need not exist.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -153,10 +157,10 @@ struct LabelSkew {
 /// What a plan would cost on a cluster: traffic, disks, time, mixing and labels by epoch
 ///
 /// Plays a plan that is not stored, for nodes that need not exist, by the code of `shardctl simulate`. Of a plan with more than
-/// 8 million moves, some epochs are estimated: the report says which.
+/// 8 million moves, some epochs are estimated: the report says which. A plan with as many in one exchange is refused.
 #[utoipa::path(get, path = "/v1/versions/{id}/simulation", tag = "plans", operation_id = "simulate",
     params(("id" = schema::Digest, Path, description = "The version"), Imagined),
-    responses((status = 200, description = "The simulation", body = Simulation), (status = 404), (status = 422)))]
+    responses((status = 200, description = "The simulation", body = Simulation), (status = 404), (status = 422), (status = 429)))]
 pub(super) async fn simulate(
     state: State,
     PathParam(id): PathParam<VersionId>,
@@ -164,9 +168,13 @@ pub(super) async fn simulate(
 ) -> Answer {
     let scenario = imagined.scenario()?;
     let options = imagined.options()?;
-    let _the_only_one = turn(&state.simulations).await?;
+    let the_only_one = place(&state.simulations, "simulation", SIMULATIONS)?;
     let origin = state.api.catalog.origin();
-    let asked = move |manifest: ManifestFile| played(&manifest, options, &scenario, imagined.matrix);
+    // The thread has the place: it works on, should the client be gone.
+    let asked = move |manifest: ManifestFile| {
+        let _the_only_one = the_only_one;
+        played(&manifest, options, &scenario, imagined.matrix)
+    };
     json(&origin.ask_manifest(id, asked).await??)
 }
 
@@ -195,8 +203,11 @@ impl Imagined {
         let link = self.link.as_deref().unwrap_or("10Gbit/s");
         let link = link.parse().map_err(|error| invalid(format!("link: {error}")))?;
         let usual = Scenario::healthy(nodes, epochs, link);
-        if self.round_trip_ms > 60_000 {
-            return Err(invalid("round_trip_ms: give at most 60000"));
+        if self.round_trip_ms > MOST_ROUND_TRIP {
+            return Err(bad_request(format!("round_trip_ms: give at most {MOST_ROUND_TRIP}")));
+        }
+        if self.global_batch_size == Some(0) {
+            return Err(bad_request("global_batch_size: a step needs at least 1 sample"));
         }
         Ok(Scenario {
             round_trip: Duration::from_millis(self.round_trip_ms.into()),
@@ -245,7 +256,8 @@ fn label_skew(
 ) -> Result<Option<LabelSkew>, ManifestError> {
     let shards = manifest.totals().shards;
     let kinds = manifest.labels()?.map_or(0, |labels| labels.len() as u64);
-    if kinds == 0 || shards.saturating_mul(kinds) > MOST_COUNTS {
+    let holders = shards.saturating_add(report.partitions.into());
+    if kinds == 0 || holders.saturating_mul(kinds) > MOST_COUNTS {
         return Ok(None);
     }
     let entries = manifest.entries(0..shards)?;
@@ -258,7 +270,7 @@ fn label_skew(
         let left = unexchanged(&document.schedule, document.selection).take(report.epochs.len());
         LabelSkew {
             kinds: spread.kinds,
-            skew: left.map(|left| spread.floor + left * spread.distance).collect(),
+            skew: left.map(|left| spread.floor + left * (spread.distance - spread.floor).max(0.0)).collect(),
             floor: spread.floor,
             begins_with: spread.begins_with,
             in_micro_batch: spread.in_micro_batch,

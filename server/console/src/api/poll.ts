@@ -129,6 +129,13 @@ export function useAnswers<T>(paths: string[], every: number, load = get as (pat
   return all.map((one) => one.state as Loaded<T>);
 }
 
+/** The last value under a key: what was there stays until there is more. */
+export function useKept<T>(value: T | undefined, key: string): T | undefined {
+  const last = useRef<{ key: string; value: T } | undefined>(undefined);
+  if (value !== undefined) last.current = { key, value };
+  return last.current?.key === key ? last.current.value : undefined;
+}
+
 /** A page of a list, by the token of its beginning, and the token of the next page. `path` has the limit. */
 export function usePage<T>(path: string, token: string, every: number): { page: Loaded<Page<T>>; next: string | undefined } {
   const [page = {}] = useAnswers<Page<T>>([token === '' ? path : `${path}&page=${encodeURIComponent(token)}`], every, getPage<T>);

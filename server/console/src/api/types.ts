@@ -92,16 +92,6 @@ export interface Traffic {
   unanswered?: string[];
 }
 
-/** Bytes between the hosts of a run: a row for each sender, and a column for each receiver. */
-export interface Traffic {
-  nodes: string[];
-  hosts: number;
-  exchange: number[][];
-  predicted: number[][];
-  served: number[][];
-  unanswered?: string[];
-}
-
 /** A record of a training, which outlives its run. */
 export interface RecordInfo {
   id: string;
@@ -478,6 +468,7 @@ export interface Simulation {
     global_batch_size: number;
     steps_per_epoch: number;
     summary: {
+      counted_epochs: number;
       epochs: number;
       moved_share: number;
       exchanged_bytes: number;
@@ -500,6 +491,8 @@ export interface Simulation {
 export interface EpochReport {
   epoch: number;
   nodes: number;
+  /** Whether its exchange was counted, move by move. */
+  is_counted: boolean;
   exchanged_bytes: number;
   predicted_exchanged_bytes: number;
   home_share: { predicted: number; counted: number; of_grains: number } | null;

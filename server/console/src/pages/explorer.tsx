@@ -4,11 +4,12 @@ import { useEffect, useRef, useState } from 'preact/hooks';
 import { useAnswers } from '../api/poll';
 import type { EpochReport, MixingMatrix, Simulation } from '../api/types';
 import { bytes, count, duration, isNumber, NONE, percent, plural } from '../format';
+import { distance, shade } from '../mixing';
 import { datasetHref, part, whole } from '../route';
+import { cut, visible } from '../text';
 import { Chart } from '../ui/chart';
 import { Fact, Missing } from '../ui/parts';
 import { Table } from '../ui/table';
-import { distance, shade } from '../mixing';
 
 /** The fields of the form: the parameter, its title, what it is without an entry, and which entries it takes. */
 const FIELDS = [
@@ -43,18 +44,19 @@ export function PlanExplorer({ name, version, kept, query }: Props) {
   const [answer = {}] = useAnswers<Simulation>([`v1/versions/${part(version)}/simulation?${asked}`], 60_000);
   const { data } = answer;
   // The results of before stay, while those of other settings are on their way.
-  const last = useRef<Simulation | undefined>(undefined);
-  if (data) last.current = data;
-  const shown = answer.error ? data : (data ?? last.current);
+  const last = useRef<{ simulation: Simulation; settings: Record<Key, string> } | undefined>(undefined);
+  if (data) last.current = { simulation: data, settings };
+  const shown = answer.error && !data ? undefined : last.current;
   return (
     <section>
       <h2 class="visually-hidden">Plan explorer</h2>
       <p class="muted note">What a plan of this version would move, and how it would mix, before you make it. Nothing is stored.</p>
-      <PlanForm key={JSON.stringify(settings)} settings={settings} to={to} />
+      <PlanForm settings={settings} to={to} />
+      <p class="muted" role="status">{!data && !answer.error && 'Simulating …'}</p>
       {!shown ? <Missing of="the simulation" loaded={answer} /> : (
         <div aria-busy={!data}>
-          <Results name={name} settings={settings} simulation={shown} />
-          <Mixing simulation={shown} epoch={matrix} to={(epoch) => to({ matrix: String(epoch) })} />
+          <Results dataset={kept === undefined ? name : `${name}@${kept}`} settings={shown.settings} simulation={shown.simulation} />
+          <Mixing simulation={shown.simulation} epoch={matrix} to={(epoch) => to({ matrix: String(epoch) })} />
         </div>
       )}
     </section>
@@ -63,6 +65,7 @@ export function PlanExplorer({ name, version, kept, query }: Props) {
 
 function PlanForm({ settings, to }: { settings: Record<Key, string>; to: (change: Record<string, string>) => string }) {
   const [draft, setDraft] = useState(settings);
+  useEffect(() => setDraft(settings), [JSON.stringify(settings)]);
   const [fault, setFault] = useState('');
   const submit = (event: Event): void => {
     event.preventDefault();
@@ -93,7 +96,7 @@ function PlanForm({ settings, to }: { settings: Record<Key, string>; to: (change
   );
 }
 
-function Results({ name, settings, simulation }: { name: string; settings: Record<Key, string>; simulation: Simulation }) {
+function Results({ dataset, settings, simulation }: { dataset: string; settings: Record<Key, string>; simulation: Simulation }) {
   const { report, labels } = simulation;
   const { summary, epochs } = report;
   const nodes = epochs[0]?.nodes ?? 1;
@@ -102,7 +105,7 @@ function Results({ name, settings, simulation }: { name: string; settings: Recor
   const each = summary.exchanged_bytes / Math.max(1, summary.epochs);
   const times = epochs.map(({ epoch }) => epoch);
   const of = (value: (epoch: EpochReport) => number | undefined | null) => epochs.map((epoch) => value(epoch) ?? null);
-  const command = ['shardctl partition', name, ...[['--q', settings.q], ['--partitions', settings.partitions], ['--grain-rows', settings.grain_rows], ['--selection', settings.selection], ['--placement', settings.placement]].flatMap(([flag, value]) => (value ? [flag, value] : []))].join(' ');
+  const command = ['shardctl partition', cut(visible(dataset), 120), ...[['--q', settings.q || '0.1'], ['--partitions', settings.partitions], ['--grain-rows', settings.grain_rows], ['--selection', settings.selection], ['--placement', settings.placement]].flatMap(([flag, value]) => (value ? [flag, value] : []))].join(' ');
   return (
     <>
       <dl class="facts">
@@ -114,13 +117,16 @@ function Results({ name, settings, simulation }: { name: string; settings: Recor
         {summary.hidden_share !== undefined && <Fact name="Hidden">{percent(summary.hidden_share)}{(summary.exposed_seconds ?? 0) > 0 && <span class="is-warning">, waits {duration(summary.exposed_seconds)}</span>}</Fact>}
         <Fact name="Disk of a node at most">{bytes(summary.peak_node_bytes)}</Fact>
         <Fact name="Connections of a node">{count(summary.most_peers)}</Fact>
-        <Fact name="Read at other nodes">{bytes(summary.remote_read_bytes)}</Fact>
+        <Fact name="Read at other nodes">{bytes(summary.remote_read_bytes / Math.max(1, summary.epochs))}</Fact>
         <Fact name="Partitions">{count(report.partitions)}</Fact>
         <Fact name="Grains">{count(report.grains)} of {plural(report.grain_rows, 'row')}</Fact>
         <Fact name="Steps of an epoch">{count(report.steps_per_epoch)} of {plural(report.global_batch_size, 'sample')}</Fact>
         {labels && <Fact name="Labels at first">{count(labels.begins_with)} of {count(labels.kinds)}<span class="muted"> of a virtual rank</span></Fact>}
       </dl>
-      <p class="muted note">Make it: <code>{command}</code></p>
+      <p class="muted note">
+        Make it: <code>{command}</code>
+        {summary.counted_epochs < summary.epochs && ` The exchanges of ${count(summary.counted_epochs)} of ${plural(summary.epochs, 'epoch')} were counted, move by move; the others are estimated.`}
+      </p>
       <div class="charts">
         <Chart
           title="Distance from a full shuffle"

@@ -99,7 +99,7 @@ function UsesOf({ name, version, sample }: { name: string; version: string; samp
           { title: 'Partition', isNumber: true, cell: ({ loaded }) => count(loaded.data?.partition) },
           {
             title: 'Samples read with it',
-            cell: ({ plan, loaded: { data } }) => (data && size > 0 ? <a href={stepHref(name, version, { plan: plan.id, epoch: of, position: data.position - (data.position % size), batch: size, rank: '', world: 1 })}>Show the step</a> : NONE),
+            cell: ({ plan, loaded: { data } }) => (data && size > 0 ? <a href={stepHref(name, version, { plan: plan.id, epoch: of, position: data.position - (data.position % size), batch: size, rank: '', world: 1, virtualRanks: '' })}>Show the step</a> : NONE),
           },
         ]}
       />

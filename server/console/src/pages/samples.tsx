@@ -101,10 +101,12 @@ interface Step {
   batch: number;
   rank: string;
   world: number;
+  /** Without a number those that the plan has for steps of this size. */
+  virtualRanks: string;
 }
 
-export function stepHref(name: string, version: string | undefined, { plan, epoch, position, batch, rank, world }: Step, skip = 0): string {
-  return datasetHref(name, { version, order: 'epoch', plan, epoch: String(epoch), position: String(position), batch: String(batch), rank, world: rank === '' ? '' : String(world), skip: skip > 0 ? String(skip) : '' });
+export function stepHref(name: string, version: string | undefined, { plan, epoch, position, batch, rank, world, virtualRanks }: Step, skip = 0): string {
+  return datasetHref(name, { version, order: 'epoch', plan, epoch: String(epoch), position: String(position), batch: String(batch), rank, world: rank === '' ? '' : String(world), virtual_ranks: virtualRanks, skip: skip > 0 ? String(skip) : '' });
 }
 
 function Epoch(props: Props) {
@@ -121,6 +123,7 @@ function Epoch(props: Props) {
     batch: Math.max(1, whole(query.get('batch'), 64, MOST_POSITIONS)),
     rank: rank < 0 ? '' : String(rank),
     world: Math.max(1, whole(query.get('world'), 1)),
+    virtualRanks: whole(query.get('virtual_ranks'), 0) > 0 ? String(whole(query.get('virtual_ranks'), 0)) : '',
   };
   return (
     <>
@@ -132,7 +135,7 @@ function Epoch(props: Props) {
 
 function StepForm({ name, kept, plans, step }: Props & { plans: PlanInfo[]; step: Step }) {
   const [draft, setDraft] = useState({
-    plan: step.plan, epoch: String(step.epoch), step: String(Math.floor(step.position / step.batch)), position: String(step.position), batch: String(step.batch), rank: step.rank, world: step.rank === '' ? '' : String(step.world),
+    plan: step.plan, epoch: String(step.epoch), step: String(Math.floor(step.position / step.batch)), position: String(step.position), batch: String(step.batch), rank: step.rank, world: step.rank === '' ? '' : String(step.world), virtualRanks: step.virtualRanks,
   });
   const [fault, setFault] = useState('');
   type Field = keyof typeof draft;
@@ -152,9 +155,10 @@ function StepForm({ name, kept, plans, step }: Props & { plans: PlanInfo[]; step
     const wrong = epoch < 0 ? 'Enter the epoch as a whole number from 0.'
       : position < 0 || whole(draft.step, -1) < 0 ? 'Enter the step, or the position, as a whole number from 0.'
       : batch < 1 ? `Enter a global batch size from 1 to ${count(MOST_POSITIONS)}.`
-      : draft.rank !== '' && (rank < 0 || rank >= world) ? 'Enter a rank from 0, and a world size above it.' : '';
+      : draft.rank !== '' && (rank < 0 || rank >= world) ? 'Enter a rank from 0, and a world size above it.'
+      : draft.virtualRanks !== '' && whole(draft.virtualRanks, 0) < 1 ? 'Enter the virtual ranks as a whole number from 1.' : '';
     setFault(wrong);
-    if (wrong === '') location.hash = stepHref(name, kept, { plan: draft.plan, epoch, position, batch, rank: rank < 0 ? '' : String(rank), world: Math.max(1, world) });
+    if (wrong === '') location.hash = stepHref(name, kept, { plan: draft.plan, epoch, position, batch, rank: rank < 0 ? '' : String(rank), world: Math.max(1, world), virtualRanks: draft.virtualRanks });
   };
   const field = (of: Field, title: string, hint = '') => (
     <label class="field">
@@ -176,6 +180,7 @@ function StepForm({ name, kept, plans, step }: Props & { plans: PlanInfo[]; step
       {field('position', 'or position')}
       {field('rank', 'Rank', 'all')}
       {field('world', 'World size')}
+      {field('virtualRanks', 'Virtual ranks', 'default')}
       <button type="submit" class="primary">Show</button>
       <p role="alert" class="refusal">{fault}</p>
     </form>
@@ -183,8 +188,8 @@ function StepForm({ name, kept, plans, step }: Props & { plans: PlanInfo[]; step
 }
 
 function StepSamples({ name, version, kept, summary, query, step }: Props & { step: Step }) {
-  const { plan, epoch, position, batch, rank, world } = step;
-  const found = useAnswer<Found[]>(`v1/plans/${part(plan)}/at?epoch=${epoch}&position=${position}&global_batch_size=${batch}${rank === '' ? '' : `&rank=${rank}&world=${world}`}`, 15_000);
+  const { plan, epoch, position, batch, rank, world, virtualRanks } = step;
+  const found = useAnswer<Found[]>(`v1/plans/${part(plan)}/at?epoch=${epoch}&position=${position}&global_batch_size=${batch}${rank === '' ? '' : `&rank=${rank}&world=${world}`}${virtualRanks === '' ? '' : `&virtual_ranks=${virtualRanks}`}`, 15_000);
   const all = found.data ?? [];
   const cards = cardsOf(summary);
   const skip = Math.min(whole(query.get('skip'), 0), Math.max(0, all.length - 1));

@@ -1,9 +1,9 @@
 // How a run trained, from its record in the store: curves by step, and from a step to the samples that its ranks read.
 
-import { useRef, useState } from 'preact/hooks';
-import { type Loaded, useAnswer, useAnswers } from '../api/poll';
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { type Loaded, useAnswer, useAnswers, useKept } from '../api/poll';
 import type { Course, Found, RecordInfo, RunInfo, StepExplained } from '../api/types';
-import { clock, count, NONE, percent, plural, short } from '../format';
+import { clock, count, isNumber, NONE, percent, plural, short } from '../format';
 import { datasetHref, part, runHref, sampleHref, whole } from '../route';
 import { overlay, pointAt } from '../steps';
 import { cut, visible } from '../text';
@@ -20,6 +20,10 @@ const NAMED = 6;
 /** The most samples of a step that are asked for. */
 const MOST_SAMPLES = 10_000;
 const EVERY = 15_000;
+
+/** A loss may be no number, and that is what one looks for. */
+const value = (of: number | null | undefined): string => (isNumber(of) ? figure(of) : 'not a number');
+const mark = (of: unknown): string => (isNumber(of) ? figure(of) : NONE);
 
 const ENDINGS: Record<string, [MarkKind, string, string]> = {
   underway: ['half', 'good', 'underway'],
@@ -50,7 +54,7 @@ export function Training({ name, query }: { name: string; query: URLSearchParams
             </select>
           </label>
         )}
-        {record && <Compare key={other} other={other} to={(run) => to({ with: run })} />}
+        {record && <Compare other={other} to={(run) => to({ with: run })} />}
       </div>
       {!records.data ? <Missing of="the records of this run" loaded={records} /> : !record ? (
         <p class="muted empty">The store has no record of this run. <code>shardtrain --record DIR|URL</code> writes one into the store of the nodes.</p>
@@ -69,6 +73,9 @@ export function Training({ name, query }: { name: string; query: URLSearchParams
 /** The run whose loss is drawn over that of this one. */
 function Compare({ other, to }: { other: string; to: (run: string) => string }) {
   const field = useRef<HTMLInputElement>(null);
+  useEffect(() => {
+    if (field.current) field.current.value = other;
+  }, [other]);
   const runs = useAnswer<RunInfo[]>('v1/runs?limit=1000', 60_000);
   const submit = (event: Event): void => {
     event.preventDefault();
@@ -124,15 +131,18 @@ function Recorded({ record }: { record: RecordInfo }) {
 const coursePath = (run: string, record: RecordInfo): string => `v1/runs/${part(run)}/records/${part(record.id)}/steps?points=${POINTS}`;
 
 function Curves({ name, record, other, pick }: { name: string; record: RecordInfo; other: string; pick: (step: number) => void }) {
-  const course = useAnswer<Course>(coursePath(name, record), EVERY);
+  const answer = useAnswer<Course>(coursePath(name, record), EVERY);
+  // A training that is underway has another record every few steps: the curves of before stay until the next ones are there.
+  const course = useKept(answer.data, `${name} ${record.first}`);
   const [others = {}] = useAnswers<RecordInfo[]>(other === '' ? [] : [`v1/runs/${part(other)}/records`], EVERY);
   const newest = others.data?.[0];
-  const [beside = {}] = useAnswers<Course>(newest ? [coursePath(other, newest)] : [], EVERY);
-  if (!course.data) return <Missing of="the curves" loaded={course} />;
-  const points = course.data.points;
+  const [besides = {}] = useAnswers<Course>(newest ? [coursePath(other, newest)] : [], EVERY);
+  const beside = useKept(besides.data, other);
+  if (!course) return <Missing of="the curves" loaded={answer} />;
+  const { points } = course;
   if (points.length === 0) return <p class="muted empty">The record has no step yet.</p>;
-  const { steps, own, theirs } = overlay(points, beside.data?.points ?? []);
-  const drawn = (title: string, format: (value: unknown) => string, of: (point: Course['points'][number]) => number | null, more: { label: string; points: (number | null)[]; colour: number }[] = []) => (
+  const { steps, own, theirs } = overlay(points, (other !== '' && beside?.points) || []);
+  const drawn = (title: string, format: (value: unknown) => string, of: (point: Course['points'][number]) => number | null, more: { label: string; points: (number | null | undefined)[]; colour: number }[] = []) => (
     <Chart
       title={title}
       times={steps}
@@ -143,7 +153,7 @@ function Curves({ name, record, other, pick }: { name: string; record: RecordInf
       lines={[
         { label: name, points: own(of), colour: 0 },
         ...more,
-        ...(beside.data ? [{ label: other === name ? `${other}, the newest record` : other, points: theirs(of), colour: 1, dashed: true }] : []),
+        ...(other !== '' && beside ? [{ label: other === name ? `${other}, the newest record` : other, points: theirs(of), colour: 1, dashed: true }] : []),
       ]}
     />
   );
@@ -151,14 +161,14 @@ function Curves({ name, record, other, pick }: { name: string; record: RecordInf
   return (
     <>
       <p class="muted note">
-        {plural(record.end - record.first, 'step')}{isGrouped && `, ${count(points[0]?.steps)} in a point`}{course.data.is_sampled && ', some left out'}. Click a point, or press Enter on it, to see the samples of its step{isGrouped && ' with the largest loss'}.
+        {plural(record.end - record.first, 'step')}{isGrouped && `, ${count(points[0]?.steps)} in a point`}{course.is_sampled && ', some left out'}. Click a point, or press Enter on it, to see the samples of its step{isGrouped && ' with the largest loss'}.
       </p>
-      {other !== '' && <Absent run={other} records={others} course={beside} />}
+      {other !== '' && <Absent run={other} records={others} course={besides} />}
       <div class="charts">
-        {drawn('Loss', figure, (point) => point.loss, isGrouped ? [{ label: 'largest of a step', points: own((point) => point.loss_max), colour: 2 }] : [])}
+        {drawn('Loss', mark, (point) => point.loss, isGrouped ? [{ label: 'largest of a step', points: own((point) => point.loss_max), colour: 2 }] : [])}
         {points.some((point) => point.accuracy > 0) && drawn('Right answers', percent, (point) => point.accuracy)}
-        {drawn('Gradient norm', figure, (point) => point.gradient_norm)}
-        {drawn('Learning rate', figure, (point) => point.learning_rate)}
+        {drawn('Gradient norm', mark, (point) => point.gradient_norm)}
+        {drawn('Learning rate', mark, (point) => point.learning_rate)}
       </div>
     </>
   );
@@ -177,6 +187,9 @@ function OneStep({ name, record, step, to }: { name: string; record: RecordInfo;
   const [fault, setFault] = useState('');
   const field = useRef<HTMLInputElement>(null);
   const chosen = whole(step, -1);
+  useEffect(() => {
+    if (field.current) field.current.value = chosen < 0 ? '' : String(chosen);
+  }, [chosen]);
   const go = (event: Event): void => {
     event.preventDefault();
     const wanted = whole(field.current?.value.replace(/[,\s]/g, ''), -1, last);
@@ -191,7 +204,7 @@ function OneStep({ name, record, step, to }: { name: string; record: RecordInfo;
         <form class="tools" onSubmit={go} noValidate aria-label="A step of the training">
           <label class="field inline">
             <span>Step</span>
-            <input key={chosen} type="text" inputMode="numeric" class="size" defaultValue={chosen < 0 ? '' : String(chosen)} ref={field} autocomplete="off" />
+            <input type="text" inputMode="numeric" class="size" defaultValue={chosen < 0 ? '' : String(chosen)} ref={field} autocomplete="off" />
           </label>
           <button type="submit">Show</button>
         </form>
@@ -210,7 +223,7 @@ function OneStep({ name, record, step, to }: { name: string; record: RecordInfo;
 
 function Explained({ name, record, step }: { name: string; record: RecordInfo; step: number }) {
   const answer = useAnswer<StepExplained>(`v1/runs/${part(name)}/records/${part(record.id)}/steps/${step}`, EVERY);
-  const of = answer.data;
+  const of = useKept(answer.data, `${name} ${record.first} ${step}`);
   const isSmall = of !== undefined && of.global_batch_size <= MOST_SAMPLES;
   const [found = {}] = useAnswers<Found[]>(of && isSmall
     ? [`v1/plans/${part(record.plan)}/at?epoch=${of.epoch}&position=${of.position}&global_batch_size=${of.global_batch_size}&world=${of.world}&virtual_ranks=${of.virtual_ranks}`]
@@ -219,14 +232,14 @@ function Explained({ name, record, step }: { name: string; record: RecordInfo; s
   const { dataset } = record;
   const samplesOf = (virtualRank: number): Found[] => (found.data ?? []).filter((one) => one.virtual_rank === virtualRank);
   const read = found.data?.length;
-  const show = (name: string, rank = ''): string => stepHref(name, record.version, { plan: record.plan, epoch: of.epoch, position: of.position, batch: of.global_batch_size, rank, world: of.world });
+  const show = (name: string, rank = ''): string => stepHref(name, record.version, { plan: record.plan, epoch: of.epoch, position: of.position, batch: of.global_batch_size, rank, world: of.world, virtualRanks: String(of.virtual_ranks) });
   return (
     <section aria-label={`Step ${count(step)}`}>
       <dl class="facts">
         <Fact name="Step">{count(of.step)}</Fact>
         <Fact name="Epoch">{count(of.epoch)}, its step {count(of.step_of_epoch)}</Fact>
-        <Fact name="Loss">{figure(of.loss)}</Fact>
-        <Fact name="Gradient norm">{figure(of.gradient_norm)}</Fact>
+        <Fact name="Loss">{value(of.loss)}</Fact>
+        <Fact name="Gradient norm">{value(of.gradient_norm)}</Fact>
         <Fact name="Learning rate">{figure(of.learning_rate)}</Fact>
         <Fact name="Outcome">{of.is_skipped ? <span class="is-warning strong">skipped: it changed nothing</span> : 'applied'}</Fact>
       </dl>
@@ -244,7 +257,7 @@ function Explained({ name, record, step }: { name: string; record: RecordInfo; s
         columns={[
           { title: 'Virtual rank', isName: true, cell: (share) => count(share.virtual_rank) },
           { title: 'Rank', isNumber: true, cell: (share) => (dataset !== undefined && isSmall ? <a href={show(dataset, String(share.rank))} aria-label={`Samples of rank ${share.rank}`}>{count(share.rank)}</a> : count(share.rank)) },
-          { title: 'Loss', isNumber: true, cell: (share) => figure(share.loss) },
+          { title: 'Loss', isNumber: true, cell: (share) => value(share.loss) },
           { title: 'Right', isNumber: true, from: 'medium', cell: (share) => `${count(share.correct)} of ${count(share.samples)}` },
           {
             title: 'Samples',

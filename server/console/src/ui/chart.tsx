@@ -2,7 +2,7 @@
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type uPlot from 'uplot';
-import { clock, count, NONE } from '../format';
+import { clock, count, isNumber, NONE } from '../format';
 import { downsample, type Points, summary } from '../series';
 import { Store, useStore } from '../store';
 import { theme } from '../theme';
@@ -10,7 +10,8 @@ import { cut, visible } from '../text';
 
 export interface Line {
   label: string;
-  points: Points;
+  /** `null` is a gap; at `undefined` the line has no point of its own, and continues. */
+  points: Points | (number | null | undefined)[];
   /** The number of a colour, from 0; lines of one chart have different ones. */
   colour?: number;
   dashed?: boolean;
@@ -73,14 +74,14 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
   const [at, setAt] = useState<number | undefined>();
   const mode = useStore(theme);
   const Plot = useLibrary();
-  const shown = lines.filter((line) => line.points.some((value) => value !== null));
+  const shown = lines.filter((line) => line.points.some((value) => isNumber(value)));
   const shape = `${mode} ${Plot !== undefined} ${shown.map((line) => `${line.label}/${line.colour}/${line.dashed}`).join('\n')}`;
   const data = useMemo<uPlot.AlignedData>(() => {
     // Steps are few, and a mean of theirs would hide a spike.
     const most = of !== 'time' ? times.length : Math.max(40, box.current?.clientWidth ?? 400);
     const step = Math.ceil(times.length / most);
     const thinned = step <= 1 ? times : times.filter((_, index) => index % step === step - 1);
-    return [thinned, ...shown.map((line) => downsample(line.points, most).slice(0, thinned.length))];
+    return [thinned, ...shown.map((line) => (of === 'time' ? downsample(line.points as Points, most) : line.points).slice(0, thinned.length))];
   }, [times, ...shown.map((line) => line.points)]);
 
   useEffect(() => {
@@ -112,7 +113,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
             stroke: colour(`--line-${(line.colour ?? index) % COLOURS}`),
             width: 1.5,
             points: { show: false },
-            spanGaps: of !== 'time',
+            spanGaps: false,
             ...(line.dashed ? { dash: [5, 4] } : {}),
           })),
         ],
@@ -158,7 +159,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
     plot.current.setCursor({ left: plot.current.valToPos(data[0]?.[next] ?? 0, 'x'), top: 0 }, false);
   };
   const pick = (): void => {
-    const chosen = index === undefined ? undefined : data[0]?.[index];
+    const chosen = data[0]?.[index ?? last];
     if (chosen !== undefined) onPick?.(chosen);
   };
   const unset = (): void => {
@@ -176,7 +177,7 @@ export function Chart({ title, times, axis: of = 'time', lines, format, isBinary
             ref={box}
             tabIndex={0}
             role="slider"
-            aria-label={`${title}: ${isTime ? 'moment of the last hour' : `${of} of the training`}`}
+            aria-label={`${title}: ${isTime ? 'moment of the last hour' : of === 'step' ? 'step of the training' : 'epoch'}`}
             aria-valuemin={0}
             aria-valuemax={Math.max(0, last)}
             aria-valuenow={index ?? Math.max(0, last)}

@@ -60,7 +60,9 @@ impl Counters {
         let (all_exchanged, all_served) = pairs.entry((run.to_owned(), node.clone())).or_default();
         (*all_exchanged, *all_served) = (*all_exchanged + exchange, *all_served + served);
         if pairs.len() > PAIRS_KEPT {
-            pairs.pop_first();
+            // All of another run go, so that what is left of a run is whole.
+            let other = pairs.keys().map(|(of, _)| of).find(|of| *of != run).cloned();
+            pairs.retain(|(of, to), _| other.as_ref().map_or(to != node, |other| of != other));
         }
     }
 

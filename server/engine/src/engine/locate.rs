@@ -56,8 +56,7 @@ impl Engine {
             let samples = run.plan.sample_count();
             run.ranks.note_loop_time(request.rank, time, samples, (request.epoch, request.position));
         } else if request.grains.is_empty() {
-            // A report that asks for nothing and has no times: those go to the rank's own node, which this one is not, or no more.
-            run.ranks.forget_loop_time(request.rank);
+            run.ranks.reported_without_time(request.rank);
         }
 
         let grains: Vec<GrainNo> = request.grains.iter().copied().map(GrainNo).collect();

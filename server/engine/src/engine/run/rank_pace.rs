@@ -69,7 +69,12 @@ impl RankPace {
 
     /// Whether nothing was reported for as long as reports count.
     pub(crate) fn is_silent(&self, now: Instant) -> bool {
-        self.reports.back().is_none_or(|last| now.saturating_duration_since(last.at) > WINDOW)
+        self.is_silent_for(now, WINDOW)
+    }
+
+    /// Whether nothing was reported for longer than this.
+    pub(crate) fn is_silent_for(&self, now: Instant, time: Duration) -> bool {
+        self.reports.back().is_none_or(|last| now.saturating_duration_since(last.at) > time)
     }
 
     /// The time between the first and the last report of the window.

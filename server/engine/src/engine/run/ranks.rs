@@ -13,6 +13,10 @@ use tokio::time::{Duration, Instant};
 
 use super::rank_pace::RankPace;
 
+/// A rank that reports its place and, for this time, not where the time of its loop goes, has another node. Loaders report that
+/// every five seconds.
+const LEFT: Duration = Duration::from_secs(15);
+
 /// How far each rank that reads here has come, and where the launch began.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Progress {
@@ -119,9 +123,13 @@ impl Ranks {
         paces.entry(rank).or_default().report(Instant::now(), now(), time, reached);
     }
 
-    /// A rank reports the time of its loop to another node.
-    pub(crate) fn forget_loop_time(&self, rank: u32) {
-        self.paces.lock().expect("no panic while held").remove(&rank);
+    /// A rank reports to this node without the time of its loop. It has another node, if it has not reported the time here for
+    /// some reports: the user may have given this node by another address than other nodes know.
+    pub(crate) fn reported_without_time(&self, rank: u32) {
+        let mut paces = self.paces.lock().expect("no panic while held");
+        if paces.get(&rank).is_some_and(|pace| pace.is_silent_for(Instant::now(), LEFT)) {
+            paces.remove(&rank);
+        }
     }
 
     /// How long ago a rank was heard of on this node.
@@ -171,15 +179,19 @@ impl Ranks {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_rank_that_reports_its_times_elsewhere_is_no_longer_timed_here() {
+    #[tokio::test(start_paused = true)]
+    async fn a_rank_that_reports_its_times_elsewhere_is_no_longer_timed_here() {
         let run: RunId = "r".parse().expect("a name");
         let ranks = Ranks::new();
         ranks.report(0, 1, 0, 0);
         ranks.note_loop_time(0, LoopTime { steps: 5, ..LoopTime::default() }, 100, (0, 10));
         let timed = |ranks: &Ranks| ranks.readers(&run, 100)[0].loop_time.map(|time| time.steps);
         assert_eq!(timed(&ranks), Some(5));
-        ranks.forget_loop_time(0);
+        // The same node by another address.
+        ranks.reported_without_time(0);
+        assert_eq!(timed(&ranks), Some(5));
+        tokio::time::advance(LEFT + Duration::from_secs(1)).await;
+        ranks.reported_without_time(0);
         assert_eq!((timed(&ranks), ranks.readers(&run, 100).len()), (None, 1), "it still holds grains here");
     }
 }
