@@ -72,6 +72,10 @@ impl StepSource for Loader {
     fn waited(&self) -> Duration {
         Duration::from_secs_f64(self.stats().waited_s)
     }
+
+    fn replaced(&self) -> u64 {
+        self.stats().replaced
+    }
 }
 
 /// The rows of a version in the order of its manifest, shard by shard.

@@ -76,4 +76,9 @@ pub trait StepSource: Send {
 
     /// How long [`StepSource::next_step`] made the trainer wait.
     fn waited(&self) -> Duration;
+
+    /// How many samples had a picture or a sound that could not be made, and have zeros for it.
+    fn replaced(&self) -> u64 {
+        0
+    }
 }

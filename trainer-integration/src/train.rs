@@ -265,6 +265,8 @@ pub struct Trained {
     pub samples: u64,
     /// Of these, how many since this process began: fewer than all after a checkpoint.
     pub samples_here: u64,
+    /// Samples whose picture or sound this rank replaced by zeros, since this process began.
+    pub replaced_here: u64,
     /// Seconds from the first step's beginning to the last step's end: the sum of the parts of all steps in [`StepTime`].
     pub train_s: f64,
     /// Of these, seconds waited for data.
@@ -356,6 +358,7 @@ pub fn train_with(
 struct Read {
     audits: Vec<Audit>,
     waited: Duration,
+    replaced: u64,
     train_s: f64,
     parameters: usize,
     tuned: Option<Tuned>,
@@ -465,9 +468,9 @@ impl Training<'_> {
             }
         }
         let train_s = steps.train_s();
-        let (audits, waited) = feed.finish();
+        let (audits, waited, replaced) = feed.finish();
         steps.last_checkpoint()?;
-        let read = Read { audits, waited, train_s, parameters, trained_parameters, tuned };
+        let read = Read { audits, waited, replaced, train_s, parameters, trained_parameters, tuned };
         self.finish(steps, test.zip(test_spec.as_ref()), read)
     }
 
@@ -593,6 +596,7 @@ impl Training<'_> {
             undone_steps: account.undone,
             samples: account.samples,
             samples_here,
+            replaced_here: read.replaced,
             train_s: read.train_s,
             wait_s: read.waited.as_secs_f64(),
             checkpoints: keeper.costs(),

@@ -86,9 +86,14 @@ impl Chain {
                 return Ok((dtype, transform.shape(), PyByteArray::new(py, &numbers), Vec::new()));
             }
         };
-        let transform = pictures(chain, shape.as_deref())?.numbered_from(first);
-        let mut numbers = vec![0; transform.bytes()];
+        let mut transform = pictures(chain, shape.as_deref())?.numbered_from(first);
         let given = given.iter().map(companion).collect::<PyResult<Vec<_>>>()?;
+        if transform.size() == [0, 0] {
+            let stages = py.detach(|| transform.stages_with(&sample, &given, place)).map_err(refused)?;
+            let size = stages.last().map(|stage| stage.value.size());
+            transform = transform.sized(size.unwrap_or_default());
+        }
+        let mut numbers = vec![0; transform.bytes()];
         let moved =
             py.detach(|| transform.apply_with(&sample, &given, place, &mut numbers)).map_err(refused)?;
         let (dtype, shape) = (transform.dtype().to_string(), transform.shape().to_vec());
@@ -142,7 +147,7 @@ impl Chain {
 
 fn pictures(chain: &shardd_transforms::Chain, shape: Option<&[usize]>) -> PyResult<Transform> {
     let input = shape.map_or(Ok(Input::Encoded), Input::of_shape).map_err(refused)?;
-    Transform::new(chain.clone(), input).map_err(refused)
+    Transform::of_one(chain.clone(), input).map_err(refused)
 }
 
 /// Of float32, if a shape is given.

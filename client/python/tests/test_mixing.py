@@ -187,6 +187,12 @@ def test_mistakes_name_the_way_out(images):
         first(T.Compose([T.CenterCrop(8), T.CutMix()]))
     with pytest.raises(ValueError, match='no column "kind" of labels: There are image, label, id'):
         first(T.Compose([T.CenterCrop(8), T.CutMix(num_classes=3, labels_getter="kind")]))
+    dataset = shardd.StreamingDataset(images, q=0.5, partitions=12, columns=["image", "id"])
+    with pytest.raises(ValueError, match="leaves label out, which the transforms change: add it"):
+        shardd.DataLoader(dataset, batch_size=BATCH, transform=T.Compose([*SINGLE, T.CutMix(num_classes=CLASSES)]))
+    dataset = shardd.StreamingDataset(images, q=0.5, partitions=12, columns=["label"])
+    with pytest.raises(ValueError, match="leaves image out"):
+        shardd.DataLoader(dataset, batch_size=BATCH, transform=T.Compose([T.CenterCrop(8)], column="image"))
     with pytest.raises(Exception, match="is 4, and the classes are 0 to 3"):
         batches(images, T.Compose([T.CenterCrop(8), T.CutMix(num_classes=4)]))
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import pickle
 import subprocess
 import sys
@@ -279,6 +280,33 @@ def test_broken_images_end_the_epoch_with_their_place_or_are_zeros(tmp_path):
         zeros = {int(number) for batch in loader for number, picture in zip(batch["id"], batch["image"]) if not picture.any()}
     assert zeros == {7, 31} and len(warned) == 2
     assert loader.stats()["replaced"] == 2
+
+
+@pytest.mark.parametrize("operations", [[T.RandomHorizontalFlip(1)], [T.Resize(9)], [T.RandomRotation(30, expand=True), T.ToDtype("float32", scale=True)], []])
+def test_one_picture_needs_no_size_in_common(operations):
+    compose, picture = T.Compose(operations), encoded(reference.synthetic()[-1], "PNG")
+    called = compose(picture, epoch=2, position=5, seed=7)
+    stages = compose.stages(picture, epoch=2, position=5, seed=7)
+    assert len(stages) == 1 + len(operations) and torch.equal(called, stages[-1][1].permute(2, 0, 1))
+
+
+def test_a_batch_needs_one(images):
+    with pytest.raises(ValueError, match=r"add Resize\(\[height, width\]\) or a crop, before ToDtype"):
+        list(reading(images, transform=T.Compose([T.RandomHorizontalFlip()])))
+
+
+def test_shardtrain_reports_what_it_replaced(tmp_path):
+    programs = Path(os.environ.get("SHARDD_BIN", ""))
+    if not (programs / "shardtrain").is_file():
+        pytest.skip("SHARDD_BIN names no directory with shardtrain")
+    good = encoded(reference.synthetic()[-1], "JPEG")
+    samples = ({"image": good[: len(good) // 2] if number in (7, 31) else good, "label": number % 3} for number in range(60))
+    store, report = str(tmp_path / "store"), tmp_path / "report.json"
+    shardd.from_iter(samples, store, name="images")
+    chain = T.Compose([T.Resize([16, 16]), T.ToDtype("float32", scale=True)], on_error="zero").to_json()
+    command = [programs / "shardtrain", "--store", store, "--dataset", "images", "--transforms", chain, "--report", report]
+    subprocess.run([*command, "--global-batch-size", "12", "--virtual-ranks", "3", "--epochs", "2"], check=True, capture_output=True)
+    assert json.loads(report.read_text())["replaced_here"] == 4
 
 
 def test_transforms_are_data(images):

@@ -83,7 +83,9 @@ pub enum LoadError {
     #[error(transparent)]
     Sounds(Box<shardd_audio::ChainError>),
     /// A picture or a sound that cannot be decoded or changed.
-    #[error("column {column:?} of the sample at position {position} of epoch {epoch} cannot be transformed")]
+    #[error(
+        "column {column:?} of the sample at position {position} of epoch {epoch} cannot be transformed (to continue without such samples, set on_error to \"zero\" or \"skip\" in the transforms)"
+    )]
     Picture { column: String, epoch: u32, position: u64, source: Box<PictureError> },
     /// A label that is to be mixed, and is of no class.
     #[error(
@@ -202,13 +204,13 @@ pub struct OtherColumns {
 #[derive(Debug, thiserror::Error)]
 pub enum PictureError {
     /// The sample is not changed by the transforms.
-    #[error("{0}; or set on_error to \"zero\" in the transforms")]
+    #[error("{0}")]
     Sample(SampleError),
     /// The same of a sound.
     #[cfg(feature = "audio")]
-    #[error("{0}; or set on_error to \"zero\" in the transforms")]
+    #[error("{0}")]
     Sound(shardd_audio::SampleError),
     /// The column has no value there.
-    #[error("the value is null; leave the sample out, or set on_error to \"zero\" in the transforms")]
+    #[error("the value is null")]
     Missing,
 }

@@ -32,7 +32,8 @@ pub enum ChainError {
     },
     /// The pictures at the end have no common size.
     #[error(
-        "the transforms make pictures of various sizes, and a batch has one size: end with Resize([height, width]) or a crop"
+        "the transforms make pictures of various sizes, and a batch has one size: add Resize([height, width]) or a crop, before \
+         ToDtype"
     )]
     Sizes,
     /// A picture's column has other values.

@@ -136,6 +136,16 @@ impl Transform {
     /// # Errors
     /// [`ChainError`] if an operation does not accept what it gets, or if batches would have pictures of several sizes.
     pub fn new(chain: Chain, input: Input) -> Result<Self, ChainError> {
+        let checked = Self::of_one(chain, input)?;
+        if checked.output.size.is_some() { Ok(checked) } else { Err(ChainError::Sizes) }
+    }
+
+    /// The same for single pictures, whose sizes may differ. Where that at the end is not known beforehand, [`size`](Self::size) is
+    /// zero until [`sized`](Self::sized) sets it.
+    ///
+    /// # Errors
+    /// [`ChainError`] if an operation does not accept what it gets.
+    pub fn of_one(chain: Chain, input: Input) -> Result<Self, ChainError> {
         if let Some(name) = chain.column.as_ref().filter(|name| chain.companions.contains_key(*name)) {
             return Err(ChainError::Companions(format!("column {name:?} has the pictures: leave it out")));
         }
@@ -157,7 +167,7 @@ impl Transform {
             kind = fits.map_err(|reason| ChainError::Op { index, name: op.name(), reason })?;
             kinds.push(kind);
         }
-        let size = kind.size.ok_or(ChainError::Sizes)?;
+        let size = kind.size.unwrap_or_default();
         if let Some(mixing) = &chain.batch {
             let index = chain.transforms.len();
             mixing.check(kind.dtype).map_err(|(name, reason)| ChainError::Op { index, name, reason })?;
@@ -165,6 +175,15 @@ impl Transform {
         let tail = Tail::of(&chain.transforms, &kinds);
         let largest = kinds.iter().map(|kind| 2 * bytes_of(kind, chain.decode.max_pixels)).max().unwrap_or(0);
         Ok(Self { chain, input, output: kind, size, numbers, count: number, largest, tail })
+    }
+
+    /// For pictures of this height and width at the end, if the chain does not say it.
+    #[must_use]
+    pub fn sized(mut self, size: [usize; 2]) -> Self {
+        if self.output.size.is_none() {
+            self.size = size;
+        }
+        self
     }
 
     /// Its operations with numbers from `first` on, for one that follows other operations.

@@ -169,7 +169,8 @@ enum Way<'scope, 'env> {
     Here(&'env mut dyn StepSource, Box<Preparer>),
     Ahead {
         steps: Receiver<Result<Option<(Step, Batches)>, TrainError>>,
-        thread: ScopedJoinHandle<'scope, Vec<Audit>>,
+        /// Ends with the samples read, and how many were replaced by zeros.
+        thread: ScopedJoinHandle<'scope, (Vec<Audit>, u64)>,
         waited: Duration,
     },
     Over,
@@ -222,7 +223,7 @@ impl<'scope, 'env> Feed<'scope, 'env> {
                 let is_last = !matches!(next, Ok(Some(_)));
                 // No caller takes it once the training has ended.
                 if ready.send(next).is_err() || is_last {
-                    return source.audits();
+                    return (source.audits(), source.replaced());
                 }
             }
         });
@@ -260,14 +261,16 @@ impl<'scope, 'env> Feed<'scope, 'env> {
         Ok((batches.into_iter().map(share).collect(), digests))
     }
 
-    /// The samples read, and the time of waiting for them.
-    pub(super) fn finish(&mut self) -> (Vec<Audit>, Duration) {
+    /// The samples read, the time of waiting for them, and how many were replaced by zeros.
+    pub(super) fn finish(&mut self) -> (Vec<Audit>, Duration, u64) {
         match std::mem::replace(&mut self.way, Way::Over) {
-            Way::Source(source) | Way::Here(source, _) => (source.audits(), source.waited()),
+            Way::Source(source) | Way::Here(source, _) => {
+                (source.audits(), source.waited(), source.replaced())
+            }
             Way::Ahead { steps, thread, waited } => {
                 drop(steps);
                 match thread.join() {
-                    Ok(audits) => (audits, waited),
+                    Ok((audits, replaced)) => (audits, waited, replaced),
                     Err(panic) => std::panic::resume_unwind(panic),
                 }
             }

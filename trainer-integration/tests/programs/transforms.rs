@@ -152,3 +152,19 @@ fn mistakes_are_named_before_the_first_step() {
     let error = refused(&["--transforms", TRAIN, "--augment"]);
     assert!(error.contains("cannot be used with '--augment'"), "{error}");
 }
+
+#[test]
+fn the_layout_of_a_chain_is_that_of_the_model() {
+    let store = samples();
+    let of = |chain: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_shardtrain"));
+        command.arg("--store").arg(store.path()).args(["--dataset", "pictures", "--transforms", chain]);
+        command.args(["--test-dataset", "pictures", "--test-transforms", chain]);
+        command.args(["--global-batch-size", "16", "--virtual-ranks", "2", "--epochs", "1"]);
+        digest(&command.env("RAYON_NUM_THREADS", "1").output().unwrap())
+    };
+    let chain = |layout: &str| {
+        format!(r#"{{"transforms": [{{"type": "CenterCrop", "size": [8, 12]}}], "layout": "{layout}"}}"#)
+    };
+    assert_eq!(of(&chain("HWC")), of(&chain("CHW")));
+}

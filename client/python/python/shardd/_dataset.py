@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import operator
 import os
 import sys
@@ -201,6 +202,17 @@ class StreamingDataset:
     def columns(self) -> list[str]:
         """The names of the columns that batches have."""
         return self._columns if self._columns is not None else list(self._schema)
+
+    def _check_columns(self, chain: Any) -> None:
+        """Whether batches have what a ``Compose`` changes: its pictures, and the labels that it mixes."""
+        left_out = [name for name in self._schema if name not in self.columns]
+        changed = [chain.column] if chain.column in left_out else []
+        if getattr(chain, "mixes", False):
+            given = json.loads(chain.to_json())["batch"].get("labels")
+            named = [name for name in self._schema if name.lower() in ("label", "labels")] or [name for name in self._schema if "label" in name.lower()]
+            changed += [name for name in [given or (named[0] if named else None)] if name in left_out]
+        if changed:
+            raise ValueError(f"columns={self._columns} leaves {', '.join(changed)} out, which the transforms change: add it")
 
     @property
     def classes(self) -> list[str]:

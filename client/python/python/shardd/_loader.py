@@ -152,6 +152,8 @@ class DataLoader:
         self._chain, self._changes = _split(transform)
         if self._chain is not None and dataset._image != (None, None):
             raise ValueError("the Compose decides on layout and type of pictures: leave image_layout and image_dtype of the dataset out")
+        if self._chain is not None:
+            dataset._check_columns(self._chain)
         self.transform_processes = transform_processes
         self._processes: _transform.Processes | None = None
         self._batch_size = batch_size

@@ -791,4 +791,5 @@ def __getattr__(name: str) -> Any:
     """Names the nearest operation to one that does not exist."""
     if name.startswith("_"):
         raise AttributeError(name)
-    raise AttributeError(f"shardd.transforms has no {name}: {_HINTS.get(name) or f'the nearest is {_native.Chain.nearest(name)}'}")
+    nearest = f"the nearest is {_native.Chain.nearest(name)}; or pass a function beside the Compose: transform=[compose, function]"
+    raise AttributeError(f"shardd.transforms has no {name}: {_HINTS.get(name) or nearest}")

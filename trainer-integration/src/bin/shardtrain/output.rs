@@ -60,6 +60,8 @@ pub(crate) struct Report<'a> {
     /// The most bytes of weights, gradients, moments and copies of them that this rank held at once.
     memory: Usage,
     samples: u64,
+    /// Samples whose picture or sound could not be made, so that this rank took zeros for it.
+    replaced_here: u64,
     /// Steps of the checkpoint that this process resumed from.
     resumed_from: Option<u64>,
     parameters: usize,
@@ -171,6 +173,7 @@ impl<'a> Report<'a> {
             groups: trained.mesh.as_ref().map(Groups::from),
             memory: trained.memory,
             samples: trained.samples,
+            replaced_here: trained.replaced_here,
             resumed_from,
             parameters: trained.parameters,
             trained_parameters: trained.trained_parameters,
