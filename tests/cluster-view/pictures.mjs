@@ -7,7 +7,11 @@ import { join } from 'node:path';
 import { launch, open, PHONE, WIDE } from '../console/browser.mjs';
 
 const [url, node, run, folder] = process.argv.slice(2);
-const PAGES = { overview: '#/', nodes: '#/nodes', node: `#/nodes/${node}`, shards: '#/shards', runs: '#/runs', run: `#/runs/${run}` };
+const [{ name: dataset }] = await (await fetch(`${url}v1/datasets`)).json();
+const PAGES = {
+  overview: '#/', nodes: '#/nodes', node: `#/nodes/${node}`, shards: '#/shards', runs: '#/runs', run: `#/runs/${run}`,
+  datasets: '#/datasets', dataset: `#/datasets/${dataset}`, sample: `#/datasets/${dataset}/samples/7`, plan: `#/datasets/${dataset}?view=plan`,
+};
 const LOOKS = [['light', WIDE, false], ['dark', WIDE, true], ['phone', PHONE, false]];
 
 await mkdir(folder, { recursive: true });

@@ -46,7 +46,7 @@ for (const [hash, words] of PAGES) {
   });
   await page.goto(`${url}/${hash}`);
   await page.getByText(words).first().waitFor({ timeout: 60_000 });
-  await page.waitForTimeout(4000);
+  await page.waitForTimeout(2000);
   const client = await context.newCDPSession(page);
   await client.send('HeapProfiler.collectGarbage');
   const { usedSize: memory } = await client.send('Runtime.getHeapUsage');

@@ -154,9 +154,11 @@ fn vast(server: &Server) {
     let one = writer.finish().expect("a shard").entry;
     let entry = |number: u64| {
         let id = ShardId(shardfmt::Digest::of(&number.to_le_bytes()));
-        let path = store.join(id.object_key());
-        std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
-        std::fs::write(path, b"").expect("written");
+        for key in [id.object_key(), id.sidecar_key()] {
+            let path = store.join(key);
+            std::fs::create_dir_all(path.parent().expect("a directory")).expect("made");
+            std::fs::write(path, b"").expect("written");
+        }
         ShardEntry { id, ..one.clone() }
     };
     let entries: Vec<ShardEntry> = (0..SHARDS).map(entry).collect();
