@@ -520,6 +520,7 @@ test('from a spike of the loss to the samples that its ranks read', async () => 
       await page.keyboard.press('Enter');
       await page.waitForFunction((step) => location.hash.endsWith(`?step=${step}`), SPIKE);
       const step = page.getByRole('region', { name: 'Step 8,437' });
+      await step.locator('tbody a').first().waitFor();
       const losses = (await step.locator('tbody td:nth-child(3)').allInnerTexts()).map(Number);
       assert.equal(losses.length, 16);
       assert.equal(losses.indexOf(Math.max(...losses)), 5, `the large loss is that of virtual rank 5: ${losses}`);
@@ -706,6 +707,7 @@ test('a node is drained and hosts again, by keyboard alone, after a question', a
       assert.equal(await focused(page), 'Drain …');
       assert.deepEqual(server.actions, []);
       await page.keyboard.press('Enter');
+      await dialog.waitFor();
       await press(page, 'Tab', () => document.activeElement?.textContent === 'Drain', 5);
       await page.keyboard.press('Enter');
       await says(page, 'Node n2 drains');
