@@ -128,7 +128,7 @@ if (node === undefined) {
   for (const [scenario, pages] of Object.entries(PAGES)) {
     for (const hash of pages) {
       for (const [width, size] of Object.entries(SIZES)) {
-        for (const dark of [false, true]) {
+        for (const dark of process.env.SHARDD_LOOKS === 'two' ? [width === '390'] : [false, true]) {
           const name = hash.length > 60 ? `${hash.slice(0, 30)}…${hash.slice(-25)}` : hash;
           test(`page ${scenario} ${name} ${width} ${dark ? 'dark' : 'light'}`, () =>
             fixture({ scenario }, (server) =>
