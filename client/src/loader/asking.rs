@@ -91,6 +91,11 @@ impl Asking {
         self.standing().in_order(servers, at)
     }
 
+    /// The first of [`in_order`](Self::in_order), and nothing more.
+    pub(crate) fn first<'s>(&self, servers: impl Iterator<Item = &'s String>) -> Option<&'s String> {
+        self.standing().first(servers, self.at())
+    }
+
     pub(crate) fn is_avoided(&self, server: &str) -> bool {
         self.standing().is_avoided(server, self.at())
     }

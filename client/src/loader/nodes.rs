@@ -151,7 +151,7 @@ impl Nodes {
             Some(placement) => partitions.filter_map(|p| address(&view, placement.host(p))).collect(),
             None => self.servers.clone(),
         };
-        let own = self.addresses().into_iter().next();
+        let own = self.own();
         for server in reported_to(own.clone(), hosts, &self.asking.asked()) {
             if self.asking.is_avoided(&server) {
                 continue;
@@ -239,6 +239,13 @@ impl Nodes {
             rows,
             loop_time: None,
         }
+    }
+
+    /// The first of [`addresses`](Self::addresses), the rank's own node if that answers. Makes no list of all and looks after none,
+    /// as the rank reports with every step.
+    fn own(&self) -> Option<String> {
+        let view = self.view.lock().expect("no panic while held");
+        self.asking.first(self.servers.iter().chain(view.nodes.iter().map(|node| &node.http))).cloned()
     }
 
     /// Every address worth trying, the rank's own node first, those that do not answer last.

@@ -82,9 +82,23 @@ impl ServerStates {
 
     /// These servers in the order in which to ask them: as they are given, those that are avoided last, and of these the silent ones.
     pub(crate) fn in_order(&self, mut servers: Vec<String>, at: Duration) -> Vec<String> {
-        let is_silent = |server: &str| self.servers.get(server).is_some_and(|known| known.is_silent);
-        servers.sort_by_key(|server| (self.is_avoided(server, at), is_silent(server)));
+        servers.sort_by_key(|server| self.lateness(server, at));
         servers
+    }
+
+    /// The first of them in this order.
+    pub(crate) fn first<'s>(
+        &self,
+        servers: impl Iterator<Item = &'s String>,
+        at: Duration,
+    ) -> Option<&'s String> {
+        servers.min_by_key(|server| self.lateness(server, at))
+    }
+
+    /// Smaller for one that is asked earlier.
+    fn lateness(&self, server: &str, at: Duration) -> (bool, bool) {
+        let is_silent = self.servers.get(server).is_some_and(|known| known.is_silent);
+        (self.is_avoided(server, at), is_silent)
     }
 
     /// The silent servers to probe now, to see whether they are back. The caller probes.

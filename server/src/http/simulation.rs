@@ -54,12 +54,12 @@ pub(super) struct Imagined {
     seed: u64,
     /// Which grains are exchanged: `cyclic`, the default, or `independent`.
     #[serde(default)]
-    #[param(inline)]
-    selection: Exchanged,
+    #[param(value_type = schema::Selection, inline)]
+    selection: Selection,
     /// Where grains are in epoch 0: by `shards`, the default, or at `random`.
     #[serde(default)]
-    #[param(inline)]
-    placement: First,
+    #[param(value_type = schema::InitialPlacement, inline)]
+    placement: InitialPlacement,
     /// Nodes, each with one rank; 4 by default.
     #[param(minimum = 1, maximum = 4096, nullable = false)]
     nodes: Option<u32>,
@@ -83,42 +83,6 @@ pub(super) struct Imagined {
     /// The epoch whose mixing is given as a matrix.
     #[param(nullable = false)]
     matrix: Option<u32>,
-}
-
-/// Which grains are exchanged.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum Exchanged {
-    #[default]
-    Cyclic,
-    Independent,
-}
-
-impl From<Exchanged> for Selection {
-    fn from(name: Exchanged) -> Selection {
-        match name {
-            Exchanged::Cyclic => Selection::Cyclic,
-            Exchanged::Independent => Selection::Independent,
-        }
-    }
-}
-
-/// Where grains are in epoch 0.
-#[derive(Clone, Copy, Debug, Default, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-enum First {
-    #[default]
-    Shards,
-    Random,
-}
-
-impl From<First> for InitialPlacement {
-    fn from(name: First) -> InitialPlacement {
-        match name {
-            First::Shards => InitialPlacement::Shards,
-            First::Random => InitialPlacement::Random,
-        }
-    }
 }
 
 /// What a plan would cost on a cluster, and how it would mix.
@@ -191,8 +155,8 @@ impl Imagined {
             partitions: partitions.transpose()?,
             grain_rows: self.grain_rows,
             chunks: self.chunks,
-            selection: self.selection.into(),
-            placement: self.placement.into(),
+            selection: self.selection,
+            placement: self.placement,
             ..given
         })
     }

@@ -12,6 +12,7 @@ mod simulation;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use serde_json::{Value, json};
 use shardd_engine::cache::{Cache, CacheConfig};
 use shardd_engine::peers::{Alone, Peers};
@@ -214,6 +215,30 @@ impl Drop for Server {
             let _ = self.runtime.block_on(serving);
         }
     }
+}
+
+/// Stores a version with a shard of each of these rows.
+fn version_of(
+    catalog: &HttpCatalog,
+    name: &str,
+    rows: impl IntoIterator<Item = RecordBatch>,
+    config: Value,
+) -> (VersionId, Manifest, Vec<FinishedShard>) {
+    let rows: Vec<RecordBatch> = rows.into_iter().collect();
+    let shards: Vec<FinishedShard> = rows.iter().map(finished).collect();
+    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
+    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
+    let manifest = Manifest::new(rows[0].schema(), entries, config, Vec::new());
+    let note = CommitNote::of(Operation::INGEST);
+    let version = catalog.commit(&name.parse().unwrap(), None, &manifest, &note).expect("committed").version;
+    (version, manifest, shards)
+}
+
+/// A shard of these rows.
+fn finished(rows: &RecordBatch) -> FinishedShard {
+    let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
+    writer.push(rows).expect("pushed");
+    writer.finish().expect("a shard")
 }
 
 fn agent() -> ureq::Agent {

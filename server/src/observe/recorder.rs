@@ -147,28 +147,26 @@ impl Recorder {
         of_engine(&status, &mut point);
         of_ranks(&status, &mut point);
         let machine = of_process(usage, pressure, &mut point);
-        for (disk, space) in &disks {
+        let mut statuses = Vec::with_capacity(disks.len());
+        for (disk, space) in disks {
             let label = vec![("directory", disk.directory.name().to_owned())];
             point.now("disk_free_bytes", label, space.free as f64);
-            let since_start = at.duration_since(self.started).as_secs_f64();
-            let of_cache = self.cache_bytes_on(disk, &status);
-            recorded.free.entry(disk.directory).or_default().measure(since_start, space.free, of_cache);
+            let of_cache = self.cache_bytes_on(&disk, &status);
+            let free = recorded.free.entry(disk.directory).or_default();
+            free.measure(at.duration_since(self.started).as_secs_f64(), space.free, of_cache);
+            statuses.push(DiskStatus {
+                directory: disk.directory,
+                path: disk.path.display().to_string(),
+                size_bytes: space.size,
+                free_bytes: space.free,
+                full: free.ends(of_cache),
+            });
         }
         recorded.rates = point.rates;
         recorded.history.push(point.values);
-        let disk = |(disk, space): (WatchedDisk, Disk)| DiskStatus {
-            directory: disk.directory,
-            path: disk.path.display().to_string(),
-            size_bytes: space.size,
-            free_bytes: space.free,
-            full: recorded
-                .free
-                .get(&disk.directory)
-                .and_then(|free| free.ends(self.cache_bytes_on(&disk, &status))),
-        };
         recorded.machine = MachineStatus {
             release: env!("CARGO_PKG_VERSION").to_owned(),
-            disks: disks.into_iter().map(disk).collect(),
+            disks: statuses,
             certificate_ends: self.identity.as_ref().map(|identity| identity.info().not_after),
             ..machine
         };

@@ -1,7 +1,7 @@
 // What a plan would cost and how it would mix, before it is made: the node plays it, as `shardctl simulate` does.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
-import { useAnswers } from '../api/poll';
+import { useAnswers, useKept } from '../api/poll';
 import type { EpochReport, MixingMatrix, Simulation } from '../api/types';
 import { bytes, count, duration, isNumber, NONE, percent, plural } from '../format';
 import { distance, shade } from '../mixing';
@@ -44,9 +44,8 @@ export function PlanExplorer({ name, version, kept, query }: Props) {
   const [answer = {}] = useAnswers<Simulation>([`v1/versions/${part(version)}/simulation?${asked}`], 60_000);
   const { data } = answer;
   // The results of before stay, while those of other settings are on their way.
-  const last = useRef<{ simulation: Simulation; settings: Record<Key, string> } | undefined>(undefined);
-  if (data) last.current = { simulation: data, settings };
-  const shown = answer.error && !data ? undefined : last.current;
+  const last = useKept(data && { simulation: data, settings }, '');
+  const shown = answer.error && !data ? undefined : last;
   return (
     <section>
       <h2 class="visually-hidden">Plan explorer</h2>

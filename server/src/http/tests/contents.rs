@@ -35,21 +35,7 @@ fn rows(first: i64) -> RecordBatch {
 /// A server with a version of two shards of three samples.
 fn filled() -> (Server, VersionId, Vec<FinishedShard>) {
     let server = Server::start();
-    let catalog = server.catalog();
-    let shards: Vec<FinishedShard> = [0, 3]
-        .map(|first| {
-            let rows = rows(first);
-            let mut writer = ShardWriter::new(rows.schema()).unwrap();
-            writer.push(&rows).unwrap();
-            writer.finish().unwrap()
-        })
-        .into();
-    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
-    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-    let manifest = Manifest::new(rows(0).schema(), entries, json!({ "seed": 1 }), Vec::new());
-    let note = CommitNote::of(Operation::INGEST);
-    let version =
-        catalog.commit(&"pets".parse().unwrap(), None, &manifest, &note).expect("committed").version;
+    let (version, _, shards) = version_of(&server.catalog(), "pets", [0, 3].map(rows), json!({ "seed": 1 }));
     (server, version, shards)
 }
 

@@ -122,21 +122,8 @@ fn rows(shard: i64) -> RecordBatch {
 }
 
 /// Stores a small version with a plan for a rank of each node.
-fn small(catalog: &dyn Catalog) -> PlanDocument {
-    let shards: Vec<FinishedShard> = (0..8)
-        .map(|shard| {
-            let rows = rows(shard);
-            let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
-            writer.push(&rows).expect("pushed");
-            writer.finish().expect("a shard")
-        })
-        .collect();
-    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
-    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-    let manifest = Manifest::new(rows(0).schema(), entries, json!({}), Vec::new());
-    let note = CommitNote::of(Operation::INGEST);
-    let version =
-        catalog.commit(&"small".parse().unwrap(), None, &manifest, &note).expect("committed").version;
+fn small(catalog: &HttpCatalog) -> PlanDocument {
+    let (version, manifest, _) = version_of(catalog, "small", (0..8).map(rows), json!({}));
     let shape = Shape { shard_rows: manifest.shard_rows(), row_bytes: manifest.row_bytes() };
     let options =
         PlanOptions { partitions: Some(NODES as u32 - 1), grain_rows: Some(1), ..PlanOptions::default() };
@@ -149,9 +136,7 @@ fn small(catalog: &dyn Catalog) -> PlanDocument {
 fn vast(server: &Server) {
     let store = server.directory.path().join("store");
     let rows = rows(0);
-    let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
-    writer.push(&rows).expect("pushed");
-    let one = writer.finish().expect("a shard").entry;
+    let one = finished(&rows).entry;
     let entry = |number: u64| {
         let id = ShardId(shardfmt::Digest::of(&number.to_le_bytes()));
         for key in [id.object_key(), id.sidecar_key()] {

@@ -19,21 +19,7 @@ fn rows(shard: i64) -> RecordBatch {
 /// A server with a version whose shards have a label each.
 fn filled() -> (Server, VersionId, u64) {
     let server = Server::start();
-    let catalog = server.catalog();
-    let shards: Vec<FinishedShard> = (0..SHARDS)
-        .map(|shard| {
-            let rows = rows(shard);
-            let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
-            writer.push(&rows).expect("pushed");
-            writer.finish().expect("a shard")
-        })
-        .collect();
-    shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
-    let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-    let manifest = Manifest::new(rows(0).schema(), entries, json!({}), Vec::new());
-    let note = CommitNote::of(Operation::INGEST);
-    let version =
-        catalog.commit(&"kinds".parse().unwrap(), None, &manifest, &note).expect("committed").version;
+    let (version, manifest, _) = version_of(&server.catalog(), "kinds", (0..SHARDS).map(rows), json!({}));
     (server, version, manifest.row_bytes())
 }
 
@@ -102,4 +88,17 @@ fn what_cannot_be_simulated_is_refused_with_the_way_out() {
     }
     let nothing = "ab".repeat(32);
     assert_eq!(server.refused(&format!("versions/{nothing}/simulation")).0, 404);
+}
+
+#[test]
+fn the_description_names_the_choices_and_requires_none() {
+    let (server, ..) = filled();
+    let described = server.document("openapi.json");
+    let parameters = described["paths"]["/v1/versions/{id}/simulation"]["get"]["parameters"].as_array();
+    let of =
+        |name: &str| parameters.expect("a list").iter().find(|one| one["name"] == name).expect("described");
+    for (name, choices) in [("selection", ["cyclic", "independent"]), ("placement", ["shards", "random"])] {
+        assert_eq!(of(name)["schema"]["enum"], json!(choices), "{}", of(name));
+        assert_ne!(of(name)["required"], json!(true), "{}", of(name));
+    }
 }

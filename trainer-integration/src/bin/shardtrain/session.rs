@@ -521,14 +521,18 @@ fn transforms(args: &Args) -> Result<Option<Transforms>, UsageError> {
             "every sample of a step is trained on: use \"on_error\": \"zero\" or \"raise\" in --transforms";
         return Err(UsageError(message.into()));
     }
-    if let Some(chain) = transforms.pictures_mut() {
-        // Models take the channels first, whatever the chain says for other loaders.
-        chain.layout = Layout::ChannelsFirst;
-        if let Some(mixing) = &mut chain.batch {
-            mixing.labels.get_or_insert_with(|| args.label.clone());
-        }
+    if let Some(mixing) = transforms.pictures_mut().and_then(|chain| chain.batch.as_mut()) {
+        mixing.labels.get_or_insert_with(|| args.label.clone());
     }
-    Ok(Some(transforms))
+    Ok(Some(channels_first(transforms)))
+}
+
+/// As models take pictures, whatever the chain says for other loaders.
+fn channels_first(mut transforms: Transforms) -> Transforms {
+    if let Some(chain) = transforms.pictures_mut() {
+        chain.layout = Layout::ChannelsFirst;
+    }
+    transforms
 }
 
 fn open_test(
@@ -544,13 +548,7 @@ fn open_test(
     let version = find_version(&*catalog, name)?.version;
     let mut rows = CatalogRows::open(catalog, version)?;
     match (&args.transforms, &args.test_transforms) {
-        (_, Some(transforms)) => {
-            let mut transforms = transforms.clone();
-            if let Some(chain) = transforms.pictures_mut() {
-                chain.layout = Layout::ChannelsFirst;
-            }
-            rows = rows.transformed(&transforms)?;
-        }
+        (_, Some(transforms)) => rows = rows.transformed(&channels_first(transforms.clone()))?,
         (Some(_), None) => {
             let message = "--transforms change the images of the training data alone: give --test-transforms for those of --test-dataset";
             return Err(UsageError(message.into()).into());
