@@ -338,6 +338,22 @@ where
     }
 }
 
+/// The nodes that a rank reports to: the hosts of its partitions, its own, and every node that it has asked for anything, whether
+/// that has answered or was too late. A node that has heard of a rank holds the moved grains until this rank has
+/// passed the epoch.
+pub(super) fn reported_to(
+    own: Option<String>,
+    mut hosts: Vec<String>,
+    asked: &BTreeMap<String, Asked>,
+) -> Vec<String> {
+    hosts.extend(own);
+    hosts.sort();
+    hosts.dedup();
+    let others: Vec<String> = asked.keys().filter(|server| !hosts.contains(server)).cloned().collect();
+    // The exchange goes by the hosts' clock: they hear first.
+    [hosts, others].concat()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::mpsc::Receiver;
@@ -395,5 +411,18 @@ mod tests {
         let (_never, thaw) = sync_channel(1);
         let questions = vec![("frozen".to_owned(), 1)];
         assert!(asking.ask_all(questions, ask(thaw), |_, _| None, || true).is_none());
+    }
+
+    #[test]
+    fn a_node_that_was_asked_and_too_late_hears_how_far_the_rank_has_come() {
+        let late = Asked { questions: 1, late: 1, unanswered: 0 };
+        let asked = BTreeMap::from([("n2".to_owned(), late), ("n1".to_owned(), Asked::default())]);
+        let hosts = vec!["n1".to_owned(), "n1".to_owned()];
+        assert_eq!(reported_to(None, hosts.clone(), &asked), ["n1", "n2"]);
+        assert_eq!(
+            reported_to(Some("n0".to_owned()), hosts, &asked),
+            ["n0", "n1", "n2"],
+            "its own hosts nothing"
+        );
     }
 }

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::LoadError;
-use super::asking::{Answer, Asked, Asking, Unanswered};
+use super::asking::{Answer, Asked, Asking, Unanswered, reported_to};
 use super::clocks::{Clocks, On};
 use super::grains::{AskAgain, GivenGrain, Grains, LentGrain, Verifier};
 use super::lent::{LocalServers, Place};
@@ -332,18 +332,6 @@ fn ask(
         url,
         reason: "the answer is not one of locate's; is this another release of shardd?".into(),
     })
-}
-
-/// The nodes that a rank reports to: the hosts of its partitions, its own, and every node that it has asked for anything, whether
-/// that has answered or was too late. A node that has heard of a rank holds the moved grains until this rank has
-/// passed the epoch.
-fn reported_to(own: Option<String>, mut hosts: Vec<String>, asked: &BTreeMap<String, Asked>) -> Vec<String> {
-    hosts.extend(own);
-    hosts.sort();
-    hosts.dedup();
-    let others: Vec<String> = asked.keys().filter(|server| !hosts.contains(server)).cloned().collect();
-    // The exchange goes by the hosts' clock: they hear first.
-    [hosts, others].concat()
 }
 
 fn address(view: &RunView, node: &NodeId) -> Option<String> {
@@ -879,23 +867,5 @@ impl AskAgain for WayAgain {
         let wanted: BTreeSet<Wanted> = reads.iter().map(|of| Wanted::of(&of.read)).collect();
         rows.bring(wanted.into_iter().collect())?;
         Ok(rows.take_window(()))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_node_that_was_asked_and_too_late_hears_how_far_the_rank_has_come() {
-        let late = Asked { questions: 1, late: 1, unanswered: 0 };
-        let asked = BTreeMap::from([("n2".to_owned(), late), ("n1".to_owned(), Asked::default())]);
-        let hosts = vec!["n1".to_owned(), "n1".to_owned()];
-        assert_eq!(reported_to(None, hosts.clone(), &asked), ["n1", "n2"]);
-        assert_eq!(
-            reported_to(Some("n0".to_owned()), hosts, &asked),
-            ["n0", "n1", "n2"],
-            "its own hosts nothing"
-        );
     }
 }
