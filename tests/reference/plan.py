@@ -297,14 +297,9 @@ def golden():
     lines = lambda values: ",\n".join(map(compact, values))
     print('{"permutations":[\n%s\n],"plans":[\n%s\n]}' % (lines(permutations), lines(plans)))
 
-class Mixture:
-    def __init__(self, document):
-        counts = {"proportion": lambda take, n: Fraction(take), "choose": lambda take, n: Fraction(take),
-                  "repeat": lambda take, n: Fraction(math.floor(Fraction(take) * n))}
-        shares = [counts[kind](take, source["samples"])
-                  for source in document["sources"] for kind, take in source["take"].items()]
-        whole = math.lcm(*(share.denominator for share in shares))
-        weights = [int(share * whole) for share in shares]
+class Turns:
+    """Turns dealt by weights that never change."""
+    def __init__(self, weights):
         self.weights = [weight // math.gcd(*weights) for weight in weights]
         # A tree is a source's number or a pair of trees, the heavier first, the earlier of equals.
         forest = [(weight, made, made) for made, weight in enumerate(self.weights)]
@@ -315,7 +310,7 @@ class Mixture:
         self.tree = forest[0]
 
     def before(self, n, tree=None, counts=None):
-        """How many of the first n positions are each source's."""
+        """How many of the first n turns are each source's."""
         tree, counts = tree or self.tree, counts if counts is not None else [0] * len(self.weights)
         weight, _, what = tree
         if isinstance(what, int):
@@ -326,6 +321,33 @@ class Mixture:
             self.before(n - heavy, what[1], counts)
         return counts
 
+class Mixture:
+    def __init__(self, document):
+        counts = {"proportion": lambda take, n: Fraction(take), "choose": lambda take, n: Fraction(take),
+                  "repeat": lambda take, n: Fraction(math.floor(Fraction(take) * n))}
+        shares = [counts[kind](take, source["samples"])
+                  for source in document["sources"] for kind, take in source["take"].items()]
+        # Each phase: its first position, its sources, and their turns.
+        self.phases = []
+        phases = [(0, shares)] + [(phase["from"], list(map(Fraction, phase["proportions"])))
+                                  for phase in document.get("phases", [])]
+        for start, shares in phases:
+            whole = math.lcm(*(share.denominator for share in shares))
+            read = [source for source, share in enumerate(shares) if share]
+            self.phases.append((start, read, Turns([int(shares[source] * whole) for source in read])))
+        self.count = len(document["sources"])
+        self.weights = [0] * self.count
+        for source, weight in zip(self.phases[0][1], self.phases[0][2].weights):
+            self.weights[source] = weight
+
+    def before(self, n):
+        """How many of the first n positions are each source's."""
+        counts = [0] * self.count
+        for (start, read, turns), end in zip(self.phases, [start for start, *_ in self.phases[1:]] + [n]):
+            for source, count in zip(read, turns.before(max(0, min(end, n) - start))):
+                counts[source] += count
+        return counts
+
     def at(self, n):
         """The source of position n, and how many of its samples were read before."""
         before, after = self.before(n), self.before(n + 1)
@@ -334,16 +356,18 @@ class Mixture:
 
 def golden_mixtures():
     plans = [blake3(b"mixture-golden %d" % i).hexdigest() for i in range(9)]
-    def config(name, kind, takes, epoch_size=None):
+    def config(name, kind, takes, epoch_size=None, phases=()):
         sources = []
         for i, (samples, take) in enumerate(takes):
             kind_of = kind if kind != "absolute" else "choose" if isinstance(take, int) else "repeat"
             sources.append(dict(plan=plans[i], samples=samples, take={kind_of: take}))
-        mixture = Mixture(dict(sources=sources))
+        phases = [{"from": start, "proportions": proportions} for start, proportions in phases]
+        mixture = Mixture(dict(sources=sources, phases=phases))
         epoch_size = epoch_size or sum(samples for samples, _ in takes)
         if kind == "absolute":
             epoch_size = sum(take if isinstance(take, int) else math.floor(Fraction(take) * n) for n, take in takes)
-        return name, dict(format=1, sources=sources, epoch_size=epoch_size), mixture
+        document = dict(format=2 if phases else 1, sources=sources, epoch_size=epoch_size)
+        return name, document | ({"phases": phases} if phases else {}), mixture
     configs = [
         config("one source", "proportion", [(10, "1")]),
         config("two halves", "proportion", [(10, "0.5"), (30, "0.5")]),
@@ -355,6 +379,10 @@ def golden_mixtures():
         config("chosen and repeated", "absolute", [(50, 7), (60, "1.5"), (1000, "0.25"), (3, "12")]),
         config("large and small", "absolute", [(1281167, "1"), (50000, "1"), (10**9, 10**9 + 7), (12, "0.75")]),
         config("a trillion", "absolute", [(2**39, "1"), (2**38, 2**38 - 1), (3, "2")]),
+        config("easy first", "proportion", [(1000, "0.9"), (500, "0.1"), (77, "0")], 400,
+               [(250, ["0.5", "0.5", "0"]), (700, ["0", "0.6", "0.4"]), (10**6, ["0.1", "0", "0.9"])]),
+        config("annealed", "proportion", [(3000, "1"), (200, "0.25")], 512,
+               [(40 * i, [f"{1 - i / 32:.5f}".rstrip("0").rstrip("."), f"{0.25 + i / 32:.5f}".rstrip("0").rstrip(".")]) for i in range(1, 25)]),
     ]
     lines = []
     for name, document, mixture in configs:

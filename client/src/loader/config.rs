@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use shardd_api::protocol::RunId;
-use shardd_plan::{PlanDocument, Take};
+use shardd_plan::{MixturePhase, PlanDocument, Take};
 use shardd_store::catalog::StorePlace;
 use shardd_store::http::Credentials;
 use shardfmt::{ByteSize, PlanId};
@@ -107,6 +107,8 @@ pub enum Follow {
         /// Samples of an epoch, with proportions: see
         /// [`MixtureDocument::new`](shardd_plan::MixtureDocument::new).
         epoch_size: Option<u64>,
+        /// Changes of the proportions, ascending.
+        phases: Vec<MixturePhase>,
     },
 }
 
@@ -202,7 +204,7 @@ pub struct LoaderConfig {
     pub stride: u64,
     /// Whether to hash every row handed out, for the exactly-once audit. Costs one BLAKE3 pass.
     pub audit: bool,
-    /// The transforms of pictures or sounds, with the seed of the (first) plan unless they have one.
+    /// The transforms: those of pictures or sounds have the seed of the (first) plan unless they have one.
     pub transforms: Option<Transforms>,
     /// How many steps are prepared ahead of the user, at least 1.
     pub read_ahead: usize,
@@ -278,9 +280,9 @@ impl LoaderConfig {
     }
 
     /// Several plans mixed, and otherwise as [`new`](Self::new). With proportions an epoch has `epoch_size` samples, by
-    /// default as many as the sources together.
+    /// default as many as the sources together. For proportions that change, see [`Follow::Mixture`].
     pub fn mixed(sources: Vec<MixedSource>, epoch_size: Option<u64>, batch: impl Into<BatchSize>) -> Self {
-        Self::following(Follow::Mixture { sources, epoch_size }, batch)
+        Self::following(Follow::Mixture { sources, epoch_size, phases: Vec::new() }, batch)
     }
 
     /// The followed run gives the settings, and otherwise as [`new`](Self::new).

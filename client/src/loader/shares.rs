@@ -118,7 +118,9 @@ pub(crate) fn share_sizes(order: &Order, part: &Part, virtual_ranks: u32) -> Vec
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use shardd_plan::{Mixture, MixtureDocument, MixtureSource, PlanDocument, PlanOptions, Shape, Take};
+    use shardd_plan::{
+        Mixture, MixtureDocument, MixturePhase, MixtureSource, PlanDocument, PlanOptions, Shape, Take,
+    };
     use shardfmt::VersionId;
 
     use super::super::{BatchSize, LastBatch, Spans, Steps};
@@ -134,8 +136,14 @@ mod tests {
         Arc::new(Plan::new(document, &shape.shard_rows).expect("the strategy makes fitting plans"))
     }
 
-    fn mixture(sources: Vec<(u32, u32, u64, bool)>, relative: bool, shuffle: bool) -> Order {
-        let (mut plans, mut described) = (Vec::new(), Vec::new());
+    /// Of relative sources, those that are chosen are left out from a position on, all but the first.
+    fn mixture(
+        sources: Vec<(u32, u32, u64, bool)>,
+        relative: bool,
+        shuffle: bool,
+        change: Option<u64>,
+    ) -> Order {
+        let (mut plans, mut described, mut later) = (Vec::new(), Vec::new(), Vec::new());
         for (seed, (samples, partitions, amount, chosen)) in (0..).zip(sources) {
             let plan = plan(seed, samples, partitions);
             let times = |amount: u64| u32::try_from(amount).expect("small").into();
@@ -145,9 +153,15 @@ mod tests {
                 (false, false) => Take::Repeat(times(1 + amount % 3)),
             };
             described.push(MixtureSource { plan: plan.id(), samples: samples.into(), take });
+            if relative {
+                later.push(times(if chosen && seed > 0 { 0 } else { amount }));
+            }
             plans.push(plan);
         }
-        let document = MixtureDocument::new(described, None).expect("the strategy makes mixtures");
+        let phase = |from| MixturePhase { from, proportions: later };
+        let phases = change.filter(|_| relative).map(phase).into_iter().collect();
+        let document = MixtureDocument::with_phases(described, None, phases);
+        let document = document.expect("the strategy makes mixtures");
         let mixture = Mixture::new(document).expect("it was checked");
         Order::of_mixture(mixture, plans, shuffle).expect("these are its plans")
     }
@@ -156,8 +170,8 @@ mod tests {
         let source = (1..60_u32, 1..9_u32, 1..100_u64, any::<bool>());
         let sources = prop::collection::vec(source, 1..6);
         prop_oneof![
-            3 => (sources, any::<bool>(), any::<bool>())
-                .prop_map(|(sources, relative, shuffle)| mixture(sources, relative, shuffle)),
+            3 => (sources, any::<bool>(), any::<bool>(), prop::option::of(1..200_u64))
+                .prop_map(|(sources, relative, shuffle, change)| mixture(sources, relative, shuffle, change)),
             1 => (1..60_u32, 1..9_u32, any::<bool>()).prop_map(|(samples, partitions, shuffle)| {
                 Order::of_plan(plan(9, samples, partitions), shuffle)
             }),
@@ -247,11 +261,11 @@ mod tests {
 
     #[test]
     fn a_mixture_is_read_as_long_as_its_positions_can_be_counted() {
-        let order = mixture(vec![(50, 4, 1 << 31, true)], false, true);
+        let order = mixture(vec![(50, 4, 1 << 31, true)], false, true, None);
         assert_eq!(order.epochs(), u32::MAX);
         let longest = order.mixture().expect("one").epoch_size();
         assert_eq!(longest, 1 << 31);
-        let long = mixture(vec![(50, 4, 1 << 39, true)], false, true);
+        let long = mixture(vec![(50, 4, 1 << 39, true)], false, true, None);
         assert_eq!(u64::from(long.epochs()), u64::MAX >> 39);
     }
 }

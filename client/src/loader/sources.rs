@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::Schema;
-use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, PlanDocument};
+use shardd_plan::{Mixture, MixtureDocument, MixturePhase, MixtureSource, Plan, PlanDocument};
 use shardd_store::catalog::{Catalog, ClusterCatalog, StorePlace};
 use shardfmt::Manifest;
 
@@ -74,7 +74,9 @@ impl Opened {
                 let (source, stored) = stored(&mut Stores::new(cache), place, plan)?;
                 Ok(Self::one(source, vec![stored], shuffle))
             }
-            Follow::Mixture { sources, epoch_size } => Self::several(sources, *epoch_size, shuffle, cache),
+            Follow::Mixture { sources, epoch_size, phases } => {
+                Self::several(sources, *epoch_size, phases, shuffle, cache)
+            }
         }
     }
 
@@ -87,6 +89,7 @@ impl Opened {
     fn several(
         mixed: &[MixedSource],
         epoch_size: Option<u64>,
+        phases: &[MixturePhase],
         shuffle: bool,
         cache: &CacheChoice,
     ) -> Result<Self, LoadError> {
@@ -99,7 +102,8 @@ impl Opened {
             samples: source.plan.sample_count(),
             take: *take,
         });
-        let mixture = Mixture::new(MixtureDocument::new(described.collect(), epoch_size)?)?;
+        let document = MixtureDocument::with_phases(described.collect(), epoch_size, phases.to_vec())?;
+        let mixture = Mixture::new(document)?;
         let named = sources.iter().enumerate().map(|(source_no, Source { plan, manifest })| {
             (format!("source {source_no} (plan {})", plan.id().short()), &*manifest.schema)
         });

@@ -64,8 +64,8 @@ use grains::Grains;
 use homes::Homes;
 pub use lookup::GrainHome;
 pub use mixture::{
-    Decimal, MIXTURE_FORMAT, Mixture, MixtureDocument, MixtureError, MixtureRead, MixtureSource, SourceNo,
-    Take, Walk,
+    Decimal, MIXTURE_FORMAT, Mixture, MixtureDocument, MixtureError, MixturePhase, MixtureRead,
+    MixtureSource, SourceNo, Take, Walk,
 };
 pub use order::{Local, Read};
 pub use permutation::Permutation;

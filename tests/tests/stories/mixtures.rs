@@ -9,9 +9,9 @@ use std::process::Command;
 use serde_json::Value;
 use shardd_client::audit::row_digests;
 use shardd_client::loader::{
-    Cursor, EpochAudit, LastBatch, Loader, LoaderConfig, MixedSource, OrderId, Part, Spans, Steps,
+    Cursor, EpochAudit, Follow, LastBatch, Loader, LoaderConfig, MixedSource, OrderId, Part, Spans, Steps,
 };
-use shardd_plan::{Mixture, MixtureDocument, MixtureSource, Plan, SampleNo, SourceNo, Take};
+use shardd_plan::{Mixture, MixtureDocument, MixturePhase, MixtureSource, Plan, SampleNo, SourceNo, Take};
 use shardd_store::catalog::{Catalog, LocalCatalog, StorePlace};
 use shardd_tests::{binary, run};
 use shardfmt::{DigestSum, PlanId, RowCodec, RowDigest};
@@ -115,6 +115,21 @@ struct Story {
 
 impl Story {
     fn new(stores: &Stores, takes: &[(&str, Take)], epoch_size: Option<u64>) -> Story {
+        Story::changing(stores, takes, epoch_size, &[])
+    }
+
+    /// One whose proportions change at these positions.
+    fn changing(
+        stores: &Stores,
+        takes: &[(&str, Take)],
+        epoch_size: Option<u64>,
+        changes: &[(u64, [&str; 3])],
+    ) -> Story {
+        let phase = |(from, shares): &(u64, [&str; 3])| MixturePhase {
+            from: *from,
+            proportions: shares.map(|share| share.parse().expect("a decimal")).to_vec(),
+        };
+        let phases = changes.iter().map(phase).collect();
         let known: Vec<Known> =
             takes.iter().map(|(name, take)| stores.known(stores.source(name, *take))).collect();
         let sources = known.iter().map(|known| MixtureSource {
@@ -122,10 +137,10 @@ impl Story {
             samples: known.plan.sample_count(),
             take: known.source.take,
         });
-        let document = MixtureDocument::new(sources.collect(), epoch_size).expect("a mixture");
+        let document = MixtureDocument::with_phases(sources.collect(), epoch_size, phases);
         Story {
             known,
-            mixture: Mixture::new(document).expect("a mixture"),
+            mixture: document.and_then(Mixture::new).expect("a mixture"),
             epoch_size,
             shuffle: true,
             batch_size: 2,
@@ -135,7 +150,11 @@ impl Story {
     }
 
     fn config(&self, virtual_ranks: u32, start: (u32, u64)) -> LoaderConfig {
-        let sources = self.known.iter().map(|known| known.source.clone()).collect();
+        let follow = Follow::Mixture {
+            sources: self.known.iter().map(|known| known.source.clone()).collect(),
+            epoch_size: self.epoch_size,
+            phases: self.mixture.document().phases.clone(),
+        };
         LoaderConfig {
             virtual_ranks: Some(virtual_ranks),
             last_batch: self.last_batch,
@@ -143,7 +162,7 @@ impl Story {
             start,
             end_epoch: self.end_epoch,
             audit: true,
-            ..LoaderConfig::mixed(sources, self.epoch_size, self.batch_size)
+            ..LoaderConfig::following(follow, self.batch_size)
         }
     }
 
@@ -264,6 +283,32 @@ fn any_number_of_ranks_reads_what_the_mixture_says_and_goes_on_anywhere() {
             }
         }
         println!("{last_batch:?}: {} steps alike for 1 to 8 ranks of {virtual_ranks}", said.len());
+    }
+}
+
+#[test]
+fn proportions_that_change_are_read_alike_by_any_number_of_ranks_from_anywhere() {
+    let stores = Stores::new();
+    let takes = [("books", proportion("0.9")), ("code", proportion("0.1")), ("maths", proportion("0"))];
+    // Within the first epoch, within a step of the second, and where the third begins.
+    let changes = [(100, ["0.5", "0.5", "0"]), (425, ["0", "0.25", "0.75"]), (602, ["1", "1", "1"])];
+    let mut story = Story::changing(&stores, &takes, Some(301), &changes);
+    for last_batch in [LastBatch::Short, LastBatch::Drop, LastBatch::Wrap, LastBatch::Carry] {
+        story.last_batch = last_batch;
+        let said = story.said(8, (0, 0));
+        let read = said.iter().flat_map(|read| read.rows.values()).map(|(source, _)| source.0);
+        assert!(read.take(96).all(|source| source < 2), "maths is read before its time");
+        for world in [1, 3, 8] {
+            assert!(story.read(8, world, (0, 0)).0 == said, "{last_batch:?}: {world} ranks read other steps");
+            for stop in [5, 6, 18, 26, 37] {
+                let Cursor { epoch, position, .. } = said[stop].cursor;
+                assert!(
+                    story.read(8, world, (epoch, position)).0 == said[stop + 1..],
+                    "{last_batch:?}: {world} ranks continue elsewhere after {} steps",
+                    stop + 1
+                );
+            }
+        }
     }
 }
 

@@ -9,10 +9,12 @@ use thiserror::Error;
 use super::interleave::HEAVIEST;
 use crate::digest::{Digest, MixtureId, PlanId, from_text};
 
-/// The format this release writes.
-pub const MIXTURE_FORMAT: u32 = 1;
+/// The newest format that this release reads and writes: that of a mixture with phases. Without phases it writes format 1.
+pub const MIXTURE_FORMAT: u32 = 2;
 
 const MOST_SOURCES: usize = 65_536;
+/// Proportions of all phases together.
+const MOST_PROPORTIONS: usize = 1 << 22;
 /// Samples of the longest epoch: a trillion, and what a 64-bit position leaves room for 16 million epochs of.
 const LONGEST_EPOCH: u64 = 1 << 40;
 
@@ -39,12 +41,44 @@ const LONGEST_EPOCH: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MixtureDocument {
-    /// 1, of `docs/PLAN.md`.
+    /// Of `docs/PLAN.md`: 1, or 2 with phases.
     pub format: u32,
     /// The mixed sources. Their order counts: it decides between equals.
     pub sources: Vec<MixtureSource>,
     /// Samples of an epoch of the mixture.
     pub epoch_size: u64,
+    /// Changes of the proportions, ascending.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub phases: Vec<MixturePhase>,
+}
+
+/// Other proportions from some position on, until the next phase.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use shardd_plan::digest::PlanId;
+/// # use shardd_plan::{MixtureSource, Take};
+/// use shardd_plan::{Mixture, MixtureDocument, MixturePhase};
+///
+/// # let source = |name: &str, parts| MixtureSource {
+/// #     plan: PlanId::of(name.as_bytes()),
+/// #     samples: 1000,
+/// #     take: Take::Proportion(parts),
+/// # };
+/// # let sources = vec![source("web", "0.9".parse()?), source("books", "0.1".parse()?)];
+/// let phase = MixturePhase { from: 600, proportions: vec!["0.5".parse()?, "0.5".parse()?] };
+/// let document = MixtureDocument::with_phases(sources, Some(800), vec![phase])?;
+/// assert_eq!(Mixture::new(document)?.before(800), [640, 160]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixturePhase {
+    /// The first position of the phase, counted over all epochs of the mixture, from 1.
+    pub from: u64,
+    /// The proportion of each source, in the document's order. A source of proportion 0 is not read in the phase.
+    pub proportions: Vec<Decimal>,
 }
 
 /// One plan of a mixture. The same plan may be several of its sources; each reads it from the start.
@@ -144,6 +178,29 @@ pub enum MixtureError {
         "source {source_no} (plan {plan}): {take} of {samples} samples is none: take more, or leave it out"
     )]
     Nothing { source_no: usize, plan: String, take: String, samples: u64 },
+    /// A phase in which nothing is read.
+    #[error("the proportions from position {from} on are all 0: give at least one source more")]
+    EmptyPhase { from: u64 },
+    /// Phases of a mixture without proportions.
+    #[error(
+        "proportions change at position {from}, but source 0 has {first}: give all sources a proportion, or leave the phases out"
+    )]
+    PhasesOfAmounts { from: u64, first: String },
+    /// A phase that does not follow the one before it.
+    #[error(
+        "a phase begins at position {from}, and the one before it at {before}: positions of phases ascend from 1"
+    )]
+    PhaseOrder { from: u64, before: u64 },
+    /// A phase that leaves sources out, or has too many.
+    #[error(
+        "the phase from position {from} on has {proportions} proportions for {sources} sources: give one for each"
+    )]
+    PhaseSources { from: u64, proportions: usize, sources: usize },
+    /// More proportions than are kept count of.
+    #[error(
+        "{phases} phases of {sources} sources have more than {MOST_PROPORTIONS} proportions: use fewer phases"
+    )]
+    TooManyPhases { phases: usize, sources: usize },
     /// Relative and absolute amounts together.
     #[error(
         "source {source_no} (plan {plan}) has {take}, but source 0 has {first}: give all of them a proportion, or each a repeat or choose"
@@ -194,6 +251,18 @@ impl MixtureDocument {
     /// # Errors
     /// [`MixtureError`] for sources that make no mixture; the message names the first that does not.
     pub fn new(sources: Vec<MixtureSource>, epoch_size: Option<u64>) -> Result<Self, MixtureError> {
+        Self::with_phases(sources, epoch_size, Vec::new())
+    }
+
+    /// The mixture of sources whose proportions change. A source may have none at first, or in some of the phases.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and for phases that do not ascend, or do not fit the sources.
+    pub fn with_phases(
+        sources: Vec<MixtureSource>,
+        epoch_size: Option<u64>,
+        phases: Vec<MixturePhase>,
+    ) -> Result<Self, MixtureError> {
         let absolute = sum_of_absolute(&sources)?;
         let epoch_size = match (absolute, epoch_size) {
             (Some(sum), None) => sum,
@@ -201,7 +270,8 @@ impl MixtureDocument {
             (None, Some(epoch_size)) => epoch_size,
             (None, None) => in_epoch(sources.iter().map(|source| u128::from(source.samples)).sum())?,
         };
-        let document = MixtureDocument { format: MIXTURE_FORMAT, sources, epoch_size };
+        let format = if phases.is_empty() { 1 } else { MIXTURE_FORMAT };
+        let document = MixtureDocument { format, sources, epoch_size, phases };
         document.check()?;
         Ok(document)
     }
@@ -236,25 +306,26 @@ impl MixtureDocument {
         MixtureId(Digest::of(&self.to_bytes()))
     }
 
-    /// How often each source has a turn, relative to the others, in lowest terms.
+    /// How often each source has a turn before the first phase, relative to the others, in lowest terms.
     pub(super) fn weights(&self) -> Result<Vec<u64>, MixtureError> {
-        let weights: Vec<u64> = match sum_of_absolute(&self.sources)? {
+        let weights = match sum_of_absolute(&self.sources)? {
             Some(_) => self.sources.iter().map(MixtureSource::count).collect(),
             None => self.sources.iter().map(|source| source.take.proportion().0).collect(),
         };
-        let divisor = weights.iter().copied().fold(0, greatest_common_divisor);
-        let weights: Vec<u64> = weights.into_iter().map(|weight| weight / divisor).collect();
-        match weights.iter().map(|weight| u128::from(*weight)).sum::<u128>() {
-            sum if sum <= u128::from(HEAVIEST) => Ok(weights),
-            _ => Err(MixtureError::TooFine),
-        }
+        in_lowest_terms(weights, 0)
     }
 
     pub(super) fn check(&self) -> Result<(), MixtureError> {
-        match self.format {
-            MIXTURE_FORMAT => {}
-            0 => return Err(MixtureError::Malformed { reason: "format 0 was never written".into() }),
-            found => return Err(MixtureError::Format { found, supported: MIXTURE_FORMAT }),
+        match (self.format, self.phases.is_empty()) {
+            (1, true) | (MIXTURE_FORMAT, false) => {}
+            (0, _) => return Err(MixtureError::Malformed { reason: "format 0 was never written".into() }),
+            (1, false) => return Err(MixtureError::Malformed { reason: "format 1 has no phases".into() }),
+            (MIXTURE_FORMAT, true) => {
+                return Err(MixtureError::Malformed {
+                    reason: "format 2 has phases, and there are none".into(),
+                });
+            }
+            (found, _) => return Err(MixtureError::Format { found, supported: MIXTURE_FORMAT }),
         }
         match sum_of_absolute(&self.sources)? {
             Some(sum) if sum != self.epoch_size => {
@@ -265,7 +336,65 @@ impl MixtureDocument {
         if self.epoch_size == 0 {
             return Err(MixtureError::EmptyEpoch);
         }
-        self.weights().map(drop)
+        self.weights()?;
+        self.check_phases()
+    }
+
+    fn check_phases(&self) -> Result<(), MixtureError> {
+        let (sources, phases) = (self.sources.len(), self.phases.len());
+        if sources * phases > MOST_PROPORTIONS {
+            return Err(MixtureError::TooManyPhases { phases, sources });
+        }
+        let mut before = 0;
+        for phase in &self.phases {
+            let (from, proportions) = (phase.from, phase.proportions.len());
+            if !self.sources[0].take.is_relative() {
+                return Err(MixtureError::PhasesOfAmounts { from, first: self.sources[0].take.to_string() });
+            }
+            if from <= before {
+                return Err(MixtureError::PhaseOrder { from, before });
+            }
+            if proportions != sources {
+                return Err(MixtureError::PhaseSources { from, proportions, sources });
+            }
+            phase.weights()?;
+            before = from;
+        }
+        for (source_no, source) in self.sources.iter().enumerate() {
+            let is_read = |phase: &MixturePhase| phase.proportions[source_no] != Decimal(0);
+            if source.count() == 0
+                && source.take.proportion() == Decimal(0)
+                && !self.phases.iter().any(is_read)
+            {
+                return Err(MixtureError::Nothing {
+                    source_no,
+                    plan: source.plan.short(),
+                    take: source.take.to_string(),
+                    samples: source.samples,
+                });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl MixturePhase {
+    /// How often each source has a turn in the phase, relative to the others, in lowest terms.
+    pub(super) fn weights(&self) -> Result<Vec<u64>, MixtureError> {
+        in_lowest_terms(self.proportions.iter().map(|proportion| proportion.0).collect(), self.from)
+    }
+}
+
+/// Weights from a position on.
+fn in_lowest_terms(mut weights: Vec<u64>, from: u64) -> Result<Vec<u64>, MixtureError> {
+    let divisor = weights.iter().copied().fold(0, greatest_common_divisor);
+    if divisor == 0 {
+        return Err(MixtureError::EmptyPhase { from });
+    }
+    weights.iter_mut().for_each(|weight| *weight /= divisor);
+    match weights.iter().map(|weight| u128::from(*weight)).sum::<u128>() {
+        sum if sum <= u128::from(HEAVIEST) => Ok(weights),
+        _ => Err(MixtureError::TooFine),
     }
 }
 
@@ -317,7 +446,7 @@ fn sum_of_absolute(sources: &[MixtureSource]) -> Result<Option<u64>, MixtureErro
         if source.take.is_relative() != first.take.is_relative() {
             return Err(MixtureError::Mixed { source_no, plan, take, first: first.take.to_string() });
         }
-        if source.count() == 0 && source.take.proportion() == Decimal(0) {
+        if !source.take.is_relative() && source.count() == 0 {
             return Err(MixtureError::Nothing { source_no, plan, take, samples: source.samples });
         }
     }
@@ -480,7 +609,7 @@ mod tests {
         assert_eq!(MixtureDocument::from_bytes(text.as_bytes()), Ok(good.clone()));
         for (from, to, said) in [
             ("\"format\":1", "\"format\":0", "never written"),
-            ("\"format\":1", "\"format\":2", "upgrade"),
+            ("\"format\":1", "\"format\":3", "upgrade"),
             ("\"format\":1", "\"format\":1,\"more\":1", "unknown field"),
             ("\"epoch_size\":3", "\"epoch_size\":4", "already that an epoch has 3"),
             ("{\"choose\":3}", "{\"repeat\":\"x\"}", "not a decimal"),

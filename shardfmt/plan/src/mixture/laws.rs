@@ -40,32 +40,63 @@ impl Config {
     }
 }
 
-/// Mixtures of one to six plans, of proportions or of absolute amounts.
+/// Changes of proportions, in tenths: how far from the change before, and how much of each source. A first source is never without
+/// any.
+fn changes() -> impl Strategy<Value = Vec<(u64, [u64; 6])>> {
+    let amount = prop_oneof![Just(0), 1..200_u64];
+    let amounts = (1..200_u64, [amount.clone(), amount.clone(), amount.clone(), amount.clone(), amount]);
+    let change = (1..300_u64, amounts.prop_map(|(first, [b, c, d, e, f])| [first, b, c, d, e, f]));
+    prop_oneof![2 => Just(Vec::new()), 3 => prop::collection::vec(change, 1..6)]
+}
+
+fn tenths(amount: u64) -> Decimal {
+    format!("{}.{}", amount / 10, amount % 10).parse().expect("a decimal")
+}
+
+/// Mixtures of one to six plans, of proportions or of absolute amounts. Proportions may change.
 fn configs() -> impl Strategy<Value = Config> {
     let source = (1..60_u32, 1..9_u32, 1..200_u64, any::<bool>());
     let sources = prop::collection::vec(source, 1..7);
-    (sources, any::<bool>(), prop_oneof![Just(None), (1..500_u64).prop_map(Some)]).prop_map(
-        |(sources, relative, epoch_size)| {
-            let mut plans = Vec::new();
-            let mut described = Vec::new();
-            for (seed, (samples, partitions, amount, chosen)) in (0..).zip(sources) {
-                let plan = plan(seed, samples, partitions);
-                let tenths =
-                    |amount: u64| format!("{}.{}", amount / 10, amount % 10).parse().expect("a decimal");
-                let take = match (relative, chosen) {
-                    (true, _) => Take::Proportion(tenths(amount)),
-                    (false, true) => Take::Choose(amount),
-                    (false, false) => Take::Repeat(tenths(10 + amount % 30)),
-                };
-                described.push(MixtureSource { plan: plan.id(), samples: samples.into(), take });
-                plans.push(plan);
-            }
-            let document = MixtureDocument::new(described, epoch_size.filter(|_| relative));
-            let mixture =
-                Mixture::new(document.expect("the strategy makes mixtures")).expect("it was checked");
-            Config { plans, mixture }
-        },
-    )
+    let epoch_size = prop_oneof![Just(None), (1..500_u64).prop_map(Some)];
+    (sources, any::<bool>(), epoch_size, changes()).prop_map(|(sources, relative, epoch_size, changes)| {
+        let mut plans = Vec::new();
+        let mut described = Vec::new();
+        for (seed, (samples, partitions, amount, chosen)) in (0..).zip(sources) {
+            let plan = plan(seed, samples, partitions);
+            let take = match (relative, chosen) {
+                (true, _) => Take::Proportion(tenths(amount)),
+                (false, true) => Take::Choose(amount),
+                (false, false) => Take::Repeat(tenths(10 + amount % 30)),
+            };
+            described.push(MixtureSource { plan: plan.id(), samples: samples.into(), take });
+            plans.push(plan);
+        }
+        let phase = |from: &mut u64, (after, amounts): (u64, [u64; 6])| {
+            *from += after;
+            let proportions = amounts[..plans.len()].iter().copied().map(tenths).collect();
+            Some(MixturePhase { from: *from, proportions })
+        };
+        let phases = changes.into_iter().scan(0, phase).filter(|_| relative).collect();
+        let document = MixtureDocument::with_phases(described, epoch_size.filter(|_| relative), phases);
+        let mixture = Mixture::new(document.expect("the strategy makes mixtures")).expect("it was checked");
+        Config { plans, mixture }
+    })
+}
+
+/// The share of a source in a stretch of positions, and how many sets of proportions hold there.
+fn exact_share(document: &MixtureDocument, source: usize, positions: std::ops::Range<u64>) -> (f64, usize) {
+    let mut weights = vec![(0, document.weights().unwrap())];
+    weights.extend(document.phases.iter().map(|phase| (phase.from, phase.weights().unwrap())));
+    let ends = weights.iter().skip(1).map(|(from, _)| *from).chain([u64::MAX]);
+    let (mut share, mut phases) = (0.0, 0);
+    for ((from, weights), end) in weights.iter().zip(ends) {
+        let (start, end) = (positions.start.max(*from), positions.end.min(end));
+        if start < end {
+            share += (end - start) as f64 * weights[source] as f64 / weights.iter().sum::<u64>() as f64;
+            phases += 1;
+        }
+    }
+    (share, phases)
 }
 
 proptest! {
@@ -91,11 +122,9 @@ proptest! {
                 Take::Choose(count) => prop_assert_eq!(read, count),
                 Take::Repeat(times) => prop_assert_eq!(read, (times.to_string().parse::<f64>().unwrap() * source.samples as f64 + 1e-6) as u64),
                 Take::Proportion(_) => {
-                    let weights = mixture.document().weights().unwrap();
-                    let all: u64 = weights.iter().sum();
                     let at = mixture.document().sources.iter().position(|other| other == source).unwrap();
-                    let exact = mixture.epoch_size() as f64 * weights[at] as f64 / all as f64;
-                    prop_assert!((read as f64 - exact).abs() < 2.0 * 1.69, "{} of {}", read, exact);
+                    let (exact, phases) = exact_share(mixture.document(), at, bounds[0]..bounds[1]);
+                    prop_assert!((read as f64 - exact).abs() < 2.0 * 1.69 * phases as f64, "{} of {}", read, exact);
                 }
             }
         }
@@ -136,8 +165,16 @@ proptest! {
         let (source, samples) = (SourceNo(source as u32), plan.sample_count());
         let mut read = BTreeSet::new();
         let mut last = None;
+        let of_last_phase = mixture.document().phases.last().map(|phase| &phase.proportions);
+        let stops = of_last_phase.is_some_and(|proportions| proportions[source.0 as usize] == tenths(0));
         for nth in u64::from(epoch) * samples..u64::from(epoch + 1) * samples {
             let position = mixture.position_of(source, nth);
+            if position.is_none() {
+                // The last phase reads no more of it.
+                let last_phase = mixture.document().phases.last().map_or(0, |phase| phase.from);
+                prop_assert!(stops && mixture.before(last_phase)[source.0 as usize] <= nth);
+                return Ok(());
+            }
             prop_assert!(position > last || last.is_none());
             last = position;
             let (in_epoch, place) = mixture.in_plan(source, mixture.at(position.unwrap()).nth);
@@ -174,6 +211,51 @@ fn other_plans_than_the_sources_are_refused_by_name() {
     );
     let fewer = mixture.check_plans(&[&plans[0]]).unwrap_err().to_string();
     assert_eq!(fewer, "the mixture has 2 sources, but 1 plans were given");
+}
+
+#[test]
+fn phases_that_do_not_fit_are_refused_with_the_way_out() {
+    let plan = plan(1, 50, 2);
+    let source = |take| MixtureSource { plan: plan.id(), samples: 50, take };
+    let of = |takes: [Take; 2], phases: Vec<(u64, Vec<u64>)>| {
+        let phase = |(from, tenths_of): (u64, Vec<u64>)| MixturePhase {
+            from,
+            proportions: tenths_of.into_iter().map(tenths).collect(),
+        };
+        let phases = phases.into_iter().map(phase).collect();
+        let document = MixtureDocument::with_phases(takes.map(source).to_vec(), None, phases);
+        document.map(|document| document.format).map_err(|error| error.to_string())
+    };
+    let halves = [Take::Proportion(1.into()); 2];
+    assert_eq!(of(halves, vec![]), Ok(1));
+    assert_eq!(of(halves, vec![(1, vec![0, 5]), (2, vec![5, 0])]), Ok(2));
+    let refused = |takes, phases, expected: &str| {
+        let error = of(takes, phases).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    };
+    refused(
+        [Take::Repeat(1.into()); 2],
+        vec![(9, vec![1, 1])],
+        "source 0 has repeat 1: give all sources a proportion",
+    );
+    refused(
+        halves,
+        vec![(0, vec![1, 1])],
+        "begins at position 0, and the one before it at 0: positions of phases ascend from 1",
+    );
+    refused(
+        halves,
+        vec![(7, vec![1, 1]), (7, vec![1, 2])],
+        "begins at position 7, and the one before it at 7",
+    );
+    refused(halves, vec![(7, vec![1])], "from position 7 on has 1 proportions for 2 sources");
+    refused(halves, vec![(7, vec![0, 0])], "from position 7 on are all 0");
+    refused(halves, vec![(1, vec![1, 1]); 1 << 22], "use fewer phases");
+    // A document of this release that an older one would misread says so, and one without phases is as before.
+    let document = MixtureDocument::new(halves.map(source).to_vec(), None).expect("a mixture");
+    assert!(!String::from_utf8(document.to_bytes()).expect("JSON").contains("phases"));
+    let forged = MixtureDocument { format: 2, ..document };
+    assert!(matches!(MixtureDocument::from_bytes(&forged.to_bytes()), Err(MixtureError::Malformed { .. })));
 }
 
 #[test]

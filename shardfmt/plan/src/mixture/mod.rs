@@ -3,7 +3,7 @@
 //! A mixture is a closed-form interleave: a global position, counted over all epochs from 0, is one source's
 //! next, and a source's positions are those of its plan, epoch after epoch. Each source continues at its
 //! position when an epoch of the mixture ends, so it is read without repeats or gaps in its own epochs,
-//! independently of the mixture's. Nothing but the [`MixtureDocument`] decides the interleave: no seed, rank,
+//! independently of the mixture's. Its proportions may change at given positions (phases). Nothing but the [`MixtureDocument`] decides the interleave: no seed, rank,
 //! time or batch size.
 //!
 //! A step is a stretch of positions, hence of each source a stretch of its own order. A sample's owner is the virtual rank
@@ -13,6 +13,7 @@
 
 mod document;
 mod interleave;
+mod phases;
 
 #[cfg(test)]
 mod laws;
@@ -22,8 +23,10 @@ use std::ops::Range;
 use super::{Epoch, Plan, VirtualRank, deal};
 use crate::digest::MixtureId;
 
-pub use document::{Decimal, MIXTURE_FORMAT, MixtureDocument, MixtureError, MixtureSource, Take};
-use interleave::{Interleave, Turns};
+pub use document::{
+    Decimal, MIXTURE_FORMAT, MixtureDocument, MixtureError, MixturePhase, MixtureSource, Take,
+};
+use phases::{PhasedTurns, Phases};
 
 /// A source of a mixture, by its place in the document.
 ///
@@ -49,7 +52,7 @@ use interleave::{Interleave, Turns};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SourceNo(pub u32);
 
-/// A mixture document, ready to be asked. Holds some tens of bytes per source.
+/// A mixture document, ready to be asked. Holds some tens of bytes per source and phase.
 ///
 /// Methods panic for a source that it does not have.
 ///
@@ -73,7 +76,7 @@ pub struct SourceNo(pub u32);
 pub struct Mixture {
     id: MixtureId,
     document: MixtureDocument,
-    interleave: Interleave,
+    turns: Phases,
 }
 
 /// One position of a mixture.
@@ -111,7 +114,11 @@ impl Mixture {
     /// [`MixtureError`] if it is out of range.
     pub fn new(document: MixtureDocument) -> Result<Self, MixtureError> {
         document.check()?;
-        Ok(Mixture { id: document.id(), interleave: Interleave::new(&document.weights()?), document })
+        let mut turns = Phases::new(&document.weights()?);
+        for phase in &document.phases {
+            turns = turns.then(phase.from, &phase.weights()?);
+        }
+        Ok(Mixture { id: document.id(), turns, document })
     }
 
     /// The digest that names the mixture.
@@ -140,19 +147,20 @@ impl Mixture {
         start.and_then(|start| start.checked_add(position)).ok_or(outside)
     }
 
-    /// The sample read at a position. O(log(1/share)) of the source found.
+    /// The sample read at a position. O(log(1/share) + log(phases)) of the source found.
     pub fn at(&self, position: u64) -> MixtureRead {
-        read(position, self.interleave.at(position))
+        read(position, self.turns.at(position))
     }
 
-    /// At which position sample `nth` of a source is read; `None` past the last that 64 bits can count to.
+    /// At which position sample `nth` of a source is read; `None` past the last that 64 bits can count to, or if the last phase
+    /// reads no more of the source.
     pub fn position_of(&self, source: SourceNo, nth: u64) -> Option<u64> {
-        self.interleave.turn(self.known(source), nth)
+        self.turns.turn(self.known(source), nth)
     }
 
     /// How many samples of each source are read before a position.
     pub fn before(&self, position: u64) -> Vec<u64> {
-        self.interleave.before(position)
+        self.turns.before(position)
     }
 
     /// The stretch of each source's order, counted over its epochs, that a stretch of positions reads.
@@ -163,7 +171,7 @@ impl Mixture {
 
     /// The samples read from a position on, one after the other; faster than asking for each.
     pub fn walk(&self, position: u64) -> Walk<'_> {
-        Walk { position, turns: self.interleave.walk(position) }
+        Walk { position, turns: self.turns.walk(position) }
     }
 
     /// Where in its plan a source's sample `nth` is: the epoch and the position there. A plan's orders begin again when its
@@ -253,7 +261,7 @@ fn read(position: u64, (source, nth): (usize, u64)) -> MixtureRead {
 #[derive(Clone, Debug)]
 pub struct Walk<'a> {
     position: u64,
-    turns: Turns<'a>,
+    turns: PhasedTurns<'a>,
 }
 
 impl Iterator for Walk<'_> {
