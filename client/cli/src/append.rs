@@ -40,6 +40,10 @@ pub(crate) struct Append {
     #[arg(long, value_name = "FILE")]
     tokenizer: Option<PathBuf>,
 
+    /// Path of the chat template that made text of the dataset's conversations
+    #[arg(long, value_name = "FILE")]
+    chat_template: Option<PathBuf>,
+
     /// Read only this folder of PATH
     #[arg(long, value_name = "DIR")]
     under: Option<String>,
@@ -135,15 +139,22 @@ impl Append {
         let mut config = appending(base);
         config.shard_size = self.shard_size.or(config.shard_size);
         config.under = self.under.clone();
-        // Only its name is on record.
-        if let (Some(recorded), None) = (&config.tokenizer, &self.tokenizer) {
-            return Err(Failure::usage(format!(
-                "{} has tokens made with {}: give that file with --tokenizer FILE",
-                self.name,
-                recorded.display()
-            )));
+        // Only their names are on record.
+        let files = [
+            ("--tokenizer", &config.tokenizer, &self.tokenizer),
+            ("--chat-template", &config.chat_template, &self.chat_template),
+        ];
+        for (flag, recorded, given) in files {
+            if let (Some(recorded), None) = (recorded, given) {
+                return Err(Failure::usage(format!(
+                    "{} has tokens made with {}: give that file with {flag} FILE",
+                    self.name,
+                    recorded.display()
+                )));
+            }
         }
         config.tokenizer = self.tokenizer.clone();
+        config.chat_template = self.chat_template.clone();
         let (source, config) = open_to_append(base, config, |config| -> Result<Source, Failure> {
             let inputs =
                 shardd_inputs::open(&self.paths, config.under.as_deref(), links(self.follow_symlinks))?;

@@ -60,14 +60,18 @@ impl<E: std::error::Error + 'static> From<E> for Failure {
 }
 
 /// Settings of an ingest, which errors of the library name as `setting`, and people here know as flags.
-const SETTINGS: [&str; 19] = [
+const SETTINGS: [&str; 24] = [
     "allow_missing",
+    "chat_date",
+    "chat_template",
     "columns",
     "decode",
     "follow_symlinks",
     "format",
     "long_documents",
+    "loss",
     "memory",
+    "messages_column",
     "mix",
     "on_error",
     "packing",
@@ -79,6 +83,7 @@ const SETTINGS: [&str; 19] = [
     "threads",
     "tokenizer",
     "under",
+    "window",
     "work",
 ];
 

@@ -5,7 +5,7 @@ mod split;
 
 use std::env;
 use std::fs;
-use std::num::NonZeroUsize;
+use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 use shardd_ingest::{
-    Delimiter, Documents, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind, Links, LongDocuments,
-    Mix, OnError, PackingStrategy, Resources, Source, private_directory,
+    ChatDate, Delimiter, Documents, Edges, HashRange, ImageSize, Ingest as Reading, IngestConfig, Kind,
+    Links, LongDocuments, Loss, Mix, Offsets, OnError, PackingStrategy, Resources, Source, Windows,
+    private_directory,
 };
 use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardd_store::connect::{Connect, Target};
@@ -125,6 +126,39 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "COLUMN", help_heading = "Input")]
     text_column: Option<String>,
 
+    /// Make tokens of conversations, with a loss mask: the tokenizer_config.json or chat_template.jinja of the model
+    #[arg(long, value_name = "FILE", requires = "tokenizer", help_heading = "Input")]
+    chat_template: Option<PathBuf>,
+
+    /// Column of the messages of a conversation [default: messages, or else conversations]
+    #[arg(long, value_name = "COLUMN", requires = "chat_template", help_heading = "Input")]
+    messages_column: Option<String>,
+
+    /// Which tokens of a conversation have a loss [default: assistant]
+    #[arg(long, value_enum, requires = "chat_template", help_heading = "Input")]
+    loss: Option<LossArg>,
+
+    /// Date for a chat template that asks for the present one: `2026-07-26`
+    #[arg(long, value_name = "DATE", requires = "chat_template", help_heading = "Input")]
+    chat_date: Option<ChatDate>,
+
+    /// Give samples the rows around their own: `action=0..50` for 50 rows from the sample's own on, `state=-1,0` for the one
+    /// before it and itself. The column becomes a tensor; repeatable
+    #[arg(long = "window", value_name = "COLUMN=ROWS", value_parser = window, help_heading = "Input")]
+    windows: Vec<(String, Offsets)>,
+
+    /// Column whose changes end a sequence, such as an episode: windows do not pass its ends
+    #[arg(long, value_name = "COLUMN", requires = "windows", help_heading = "Input")]
+    window_by: Option<String>,
+
+    /// Every how many rows of a sequence a sample begins [default: 1]
+    #[arg(long, value_name = "ROWS", requires = "windows", help_heading = "Input")]
+    window_stride: Option<NonZeroU32>,
+
+    /// Beyond the ends of a sequence, repeat its last row, or leave the sample out [default: repeat]
+    #[arg(long, value_enum, requires = "windows", help_heading = "Input")]
+    window_edges: Option<EdgesArg>,
+
     /// The unit of a document in text files
     #[arg(long, value_enum, default_value = "file", help_heading = "Input")]
     documents: DocumentsArg,
@@ -227,6 +261,31 @@ enum LongArg {
     Raise,
 }
 
+#[derive(Clone, Copy, ValueEnum)]
+enum LossArg {
+    /// Those of the assistant
+    Assistant,
+    /// All of them
+    All,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum EdgesArg {
+    /// The first or last row again; COLUMN_is_pad marks these
+    Repeat,
+    /// Only samples whose windows are whole
+    Drop,
+}
+
+/// A window as it is written.
+fn window(text: &str) -> Result<(String, Offsets), String> {
+    let (column, rows) = text
+        .rsplit_once('=')
+        .filter(|(column, _)| !column.is_empty())
+        .ok_or("write COLUMN=ROWS, such as action=0..50")?;
+    Ok((column.to_owned(), rows.parse()?))
+}
+
 #[derive(Clone, Copy)]
 enum ShardSize {
     Auto,
@@ -255,6 +314,15 @@ impl Settings {
                 return Err(Failure::usage("--label is for --mix stratified: add that, or leave it out"));
             }
         };
+        let names = || self.windows.iter().map(|(column, _)| column);
+        if let Some(twice) =
+            names().enumerate().find(|(at, name)| names().take(*at).any(|other| other == *name))
+        {
+            return Err(Failure::usage(format!(
+                "--window names column {:?} twice: give all its rows in one",
+                twice.1
+            )));
+        }
         Ok(IngestConfig {
             mix,
             seed: self.seed,
@@ -289,6 +357,22 @@ impl Settings {
                 LongArg::Raise => LongDocuments::Raise,
             }),
             text_column: self.text_column.clone(),
+            chat_template: self.chat_template.clone(),
+            messages_column: self.messages_column.clone(),
+            loss: match self.loss {
+                None | Some(LossArg::Assistant) => Loss::Assistant,
+                Some(LossArg::All) => Loss::All,
+            },
+            chat_date: self.chat_date,
+            window: (!self.windows.is_empty()).then(|| Windows {
+                columns: self.windows.iter().cloned().collect(),
+                by: self.window_by.clone(),
+                stride: self.window_stride,
+                edges: match self.window_edges {
+                    None | Some(EdgesArg::Repeat) => Edges::Repeat,
+                    Some(EdgesArg::Drop) => Edges::Drop,
+                },
+            }),
             documents: match self.documents {
                 DocumentsArg::File => Documents::File,
                 DocumentsArg::Line => Documents::Line,

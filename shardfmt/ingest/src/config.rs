@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize, Serializer};
+use shardd_packing::chat::Now;
 use shardd_packing::{Long, Packing, Strategy};
 use shardfmt::row::RowDigest;
 use shardfmt::shard::Compression;
@@ -13,6 +14,7 @@ use shardfmt::size::ByteSize;
 use super::IngestError;
 use super::image_size::ImageSize;
 use super::kind::Kind;
+use super::windows::Windows;
 
 /// A sequence of tokens is a sample, and held in memory as one.
 const LONGEST_SEQUENCE: u32 = 1 << 24;
@@ -103,6 +105,30 @@ pub enum Documents {
     Line,
     /// Lines up to the next blank one.
     BlankLine,
+}
+
+/// The tokens of a conversation that have a loss: those with a 1 in the column `loss_mask`.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::{IngestConfig, Loss};
+///
+/// let config: IngestConfig = serde_json::from_str(r#"{"chat_template": "tokenizer_config.json"}"#)?;
+/// assert_eq!(config.loss, Loss::Assistant);
+/// let config: IngestConfig = serde_json::from_str(r#"{"loss": "all"}"#)?;
+/// assert_eq!(config.loss, Loss::All);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loss {
+    /// Those of the assistant: in generation blocks of the template, or else between the text of the messages before, with the
+    /// generation prompt, and the end of each message of the assistant.
+    #[default]
+    Assistant,
+    /// All of them.
+    All,
 }
 
 /// The separator of the fields of a CSV file.
@@ -208,6 +234,23 @@ pub struct IngestConfig {
     /// Make tokens of this column of a table. Default: of text files.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text_column: Option<String>,
+    /// A chat template, to make tokens of conversations with a loss mask: a `tokenizer_config.json`, or a
+    /// `chat_template.jinja` beside one. The record has its name; digests are among those of the inputs. Default: rows are no
+    /// conversations.
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "file_name")]
+    pub chat_template: Option<PathBuf>,
+    /// The column of the messages of a conversation. Default: `messages`, or else `conversations`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub messages_column: Option<String>,
+    /// Which tokens of a conversation have a loss. Default: those of the assistant.
+    #[serde(skip_serializing_if = "is_default")]
+    pub loss: Loss,
+    /// The date that a chat template gets from `strftime_now`. Default: a template that asks for it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub chat_date: Option<Now>,
+    /// Samples have the rows around their own. Default: their own alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Windows>,
     /// The unit of a document in text files. Default: a file.
     #[serde(skip_serializing_if = "is_default")]
     pub documents: Documents,
@@ -281,7 +324,44 @@ impl IngestConfig {
                 way_out: "give a `tokenizer`, or a `sequence_length` of bytes; or leave it out",
             });
         }
-        Ok(())
+        self.window.iter().try_for_each(Windows::check)?;
+        if self.window.is_some() && self.on_error == OnError::Skip {
+            return Err(IngestError::Config {
+                setting: "window",
+                reason: "a row that cannot be read would be missing in the windows of others".to_owned(),
+                way_out: "leave out `on_error` skip",
+            });
+        }
+        self.check_chat()
+    }
+
+    fn check_chat(&self) -> Result<(), IngestError> {
+        let refused = |setting, reason: &str, way_out| {
+            Err(IngestError::Config { setting, reason: reason.to_owned(), way_out })
+        };
+        let of_chat = [
+            ("messages_column", self.messages_column.is_some()),
+            ("loss", self.loss != Loss::default()),
+            ("chat_date", self.chat_date.is_some()),
+        ];
+        match of_chat.into_iter().find(|(_, is_set)| *is_set && self.chat_template.is_none()) {
+            Some((setting, _)) => refused(
+                setting,
+                "it is about conversations, and no chat template makes text of them",
+                "give a `chat_template`, or leave it out",
+            ),
+            None if self.chat_template.is_some() && self.tokenizer.is_none() => refused(
+                "chat_template",
+                "its text becomes tokens, and no tokenizer makes them",
+                "give the `tokenizer` of the model",
+            ),
+            None if self.chat_template.is_some() && self.text_column.is_some() => refused(
+                "text_column",
+                "the rows are conversations, whose text the chat template makes",
+                "name their column with `messages_column`, or leave `chat_template` out",
+            ),
+            None => Ok(()),
+        }
     }
 }
 

@@ -56,6 +56,9 @@ pub enum IngestError {
     /// The file is none of the kinds we read.
     #[error("{path}: {found}; accepted are {ACCEPTED}")]
     Unknown { path: PathBuf, found: String },
+    /// Data of a kind that a library of Python reads.
+    #[error("{path}: is {what}, which is none of the kinds that are read here; {way_out}")]
+    ForPython { path: PathBuf, what: &'static str, way_out: &'static str },
     /// A directory that could be read in two ways.
     #[error(
         "{path}: holds files of several kinds ({first}, {second}); choose one with `format`, or a folder with `under`"
@@ -165,6 +168,7 @@ impl IngestError {
     pub(super) fn is_about_content(&self) -> bool {
         match self {
             Self::Unknown { .. }
+            | Self::ForPython { .. }
             | Self::Special { .. }
             | Self::LeadsOut { .. }
             | Self::TooLarge { .. }

@@ -60,6 +60,7 @@ mod spill_file;
 mod stories;
 mod tree;
 pub mod version;
+mod windows;
 mod work;
 mod write;
 
@@ -70,7 +71,7 @@ use rayon::ThreadPool;
 use shardfmt::manifest::Manifest;
 use shardfmt::size::ByteSize;
 
-pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Mix, OnError};
+pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Loss, Mix, OnError};
 pub(crate) use self::cut::Cut;
 pub use self::cut::default_shard_rows;
 pub use self::error::IngestError;
@@ -83,8 +84,10 @@ pub use self::read::Ingest;
 pub use self::source::Source;
 pub use self::source::tfrecord::frame::tfrecord_frame;
 pub use self::tree::is_hidden;
+pub use self::windows::{Edges, Offsets, Windows};
 pub use self::work::private_directory;
 pub use self::write::Written;
+pub use shardd_packing::chat::Now as ChatDate;
 pub use shardd_packing::{Long as LongDocuments, Strategy as PackingStrategy};
 pub use shardfmt::store::Sink;
 

@@ -297,6 +297,89 @@ fn tokens_are_appended_with_the_tokenizer_they_were_made_with() {
 }
 
 #[test]
+fn conversations_are_ingested_and_appended_with_the_template_they_were_made_with() {
+    let desk = Desk::new();
+    let file = |name: &str, text: &str| {
+        let path = desk.dir.path().join(name);
+        fs::write(&path, text).expect("room");
+        path.to_str().expect("text").to_owned()
+    };
+    let chat = |role: &str, text: &str| {
+        format!(
+            r#"{{"messages": [{{"role": "user", "content": "a"}}, {{"role": "{role}", "content": "{text}"}}]}}"#
+        )
+    };
+    let tokenizer = file(
+        "words.json",
+        r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"model":{"type":"WordLevel","vocab":{"a":0,"b":1,"?":2},"unk_token":"?"}}"#,
+    );
+    let source = "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
+                  {{ m.content }} {% endfor %}{{ strftime_now('%Y') }}";
+    let template = file("chat_template.jinja", source);
+    let first = file("first.jsonl", &format!("{}\n{}\n", chat("assistant", "b b"), chat("user", "b")));
+    let second = file("second.jsonl", &(chat("assistant", "b") + "\n"));
+    let robots = file("robots.jsonl", &format!("{}\n{}\n", chat("assistant", "b"), chat("robot", "b")));
+    let flags = ["--name", "chats", "--tokenizer", &tokenizer, "--chat-template", &template];
+    let refused = desk.refused(1, &[&["ingest", &first], &flags[..]].concat());
+    assert!(refused.contains("--chat-date: the chat template asks for the present date"), "{refused}");
+    let flags = [&flags[..], &["--chat-date", "2026-07-26"]].concat();
+    let refused = desk.refused(1, &[&["ingest", &robots], &flags[..]].concat());
+    assert!(
+        refused.contains("robots.jsonl: line 2: the chat template refuses messages[1]: no robots"),
+        "{refused}"
+    );
+    let packing = ["--sequence-length", "16", "--packing", "best_fit_decreasing"];
+    let done = desk.json(&[&["ingest", &first], &flags[..], &packing].concat());
+    let end = done.iter().find(|line| line["event"] == "done").expect("the end");
+    assert_eq!((&end["samples"], &end["skipped"]), (&1.into(), &1.into()));
+
+    let append = ["append", "chats", &second, "--tokenizer", &tokenizer];
+    let refused = desk.refused(2, &append);
+    assert!(refused.contains("chat_template.jinja") && refused.contains("--chat-template FILE"), "{refused}");
+    let other = file("other.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}");
+    let refused = desk.refused(1, &[&append[..], &["--chat-template", &other]].concat());
+    assert!(refused.contains("other.jinja is not the chat template"), "{refused}");
+    desk.done(&[&append[..], &["--chat-template", &template]].concat());
+    let info = &desk.json(&["info", "chats"])[0];
+    assert_eq!((&info["samples"], &info["inputs"]), (&2.into(), &4.into()));
+    assert!(desk.refused(2, &["ingest", &first, "--name", "x", "--loss", "all"]).contains("--chat-template"));
+}
+
+#[test]
+fn windows_are_ingested_and_appended_as_they_were_asked_for() {
+    let desk = Desk::new();
+    let file = |name: &str, rows: &str| {
+        let path = desk.dir.path().join(name);
+        fs::write(&path, format!("episode,x\n{rows}")).expect("room");
+        path.to_str().expect("text").to_owned()
+    };
+    let (first, second) = (file("first.csv", "0,1\n0,2\n1,3\n"), file("second.csv", "2,7\n2,8\n"));
+    let flags = ["--mix", "sequential", "--window", "x=-1..1", "--window-by", "episode"];
+    desk.done(&[&["ingest", &first, "--name", "windows"], &flags[..]].concat());
+    desk.done(&["append", "windows", &second]);
+    let rows = desk.json(&["head", "windows", "--samples", "10"]);
+    assert_eq!(rows.len(), 5, "{rows:?}");
+    let windows: Vec<Value> = rows.iter().map(|row| row["x"].clone()).collect();
+    assert_eq!(Value::from(windows), serde_json::json!([[1, 1], [1, 2], [3, 3], [7, 7], [7, 8]]));
+    for (window, expected) in [
+        ("x", "write COLUMN=ROWS, such as action=0..50"),
+        ("x=1..1", "a window of no rows"),
+        ("x=a", "write 0..50 for 0 to 49, or -1,0"),
+    ] {
+        let refused = desk.refused(2, &["ingest", &first, "--name", "w", "--window", window]);
+        assert!(refused.contains(expected), "{refused}");
+    }
+    let twice = ["ingest", &first, "--name", "w", "--window", "x=0..2", "--window", "x=0"];
+    assert!(desk.refused(2, &twice).contains("--window names column \"x\" twice"));
+    let skipping = ["ingest", &first, "--name", "w", "--window", "x=0..2", "--on-error", "skip"];
+    let refused = desk.refused(1, &skipping);
+    assert!(refused.contains("would be missing in the windows of others"), "{refused}");
+    let refused = desk.refused(1, &["ingest", &first, "--name", "w", "--window", "y=0..2"]);
+    assert!(refused.contains("\"y\""), "{refused}");
+    assert!(desk.refused(2, &["ingest", &first, "--name", "w", "--window-by", "x"]).contains("--window"));
+}
+
+#[test]
 fn a_damaged_manifest_is_mended_from_another_store() {
     let (desk, other) = (Desk::with_digits(), Desk::with_digits());
     let version = desk.json(&["info"])[0]["version"].as_str().expect("an id").to_owned();

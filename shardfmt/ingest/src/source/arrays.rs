@@ -168,6 +168,16 @@ pub(super) fn npy(mut file: &[u8]) -> Result<(Option<Head>, usize), String> {
     Ok((head.filter(|head| is_in_order && head.bytes().is_some()), start as usize))
 }
 
+/// The shape that a field of lists of one length has as a field of tensors, if it is one.
+pub(super) fn tensor_shape(lists: &Field) -> Option<Vec<u64>> {
+    #[derive(serde::Deserialize)]
+    struct Metadata {
+        shape: Vec<u64>,
+    }
+    let metadata = lists.metadata().get("ARROW:extension:metadata")?;
+    serde_json::from_str(metadata).ok().map(|Metadata { shape }| shape)
+}
+
 /// A column of lists, all of one length, as tensors of this shape.
 pub(super) fn as_tensors(lists: Field, shape: &[u64]) -> Field {
     lists.with_metadata([

@@ -1,6 +1,9 @@
 //! Detects the kind of some files: by their first bytes where those are telling, by their names otherwise. Checks that
 //! the settings fit it.
 
+use std::borrow::Cow;
+use std::path::Path;
+
 use super::compressed::Compression;
 use super::{tars, tfrecord};
 use crate::config::Documents;
@@ -34,12 +37,15 @@ impl Kind {
     pub(super) fn check_settings(self, config: &IngestConfig) -> Result<(), IngestError> {
         let is_table = matches!(self, Kind::Csv | Kind::Tsv | Kind::JsonLines | Kind::TfRecord);
         let is_typed = is_table || matches!(self, Kind::Archive | Kind::WebDataset);
-        let (is_other, has_text) = (self != Kind::Text, config.text_column.is_some());
+        let is_chat = config.chat_template.is_some();
+        let (is_other, has_text) = (self != Kind::Text, config.text_column.is_some() || is_chat);
+        let is_inferred = is_typed && !(is_chat && self == Kind::JsonLines);
         let of_others = [
-            ("types", !is_typed && !config.types.is_empty()),
+            ("types", !is_inferred && !config.types.is_empty()),
             ("tokenizer", is_other && !has_text && config.tokenizer.is_some()),
             ("sequence_length", is_other && !has_text && config.sequence_length.is_some()),
-            ("text_column", !is_other && has_text),
+            ("text_column", !is_other && config.text_column.is_some()),
+            ("chat_template", !is_other && is_chat),
             ("documents", is_other && config.documents != Documents::default()),
         ];
         match of_others.into_iter().find(|(_, is_set)| *is_set) {
@@ -78,6 +84,9 @@ impl Kind {
         if Compression::of(&head).is_some() && tars::is_compressed_tar(file)? {
             return Ok(Kind::Archive);
         }
+        if let Some((what, way_out)) = for_python([&*last_name(&file.path)]) {
+            return Err(IngestError::ForPython { path: file.path.clone(), what, way_out });
+        }
         let found = if Kind::Images.names(&file.name) {
             "a single image is no dataset".to_owned()
         } else if head.is_empty() {
@@ -97,7 +106,13 @@ impl Kind {
         // Notes lie beside any data: they are the data only where there is no other.
         let is_telling = |kind: &Kind| !matches!(kind, Kind::WebDataset | Kind::Text);
         let mut kinds = Kind::ALL.iter().copied().filter(is_telling).filter_map(first_of);
-        match (kinds.next().or_else(|| first_of(Kind::Text)), kinds.next()) {
+        let first = kinds.next();
+        let given = last_name(&inputs.path);
+        let names = std::iter::once(&*given).chain(files.iter().map(|file| file.name.as_str()));
+        if let (None, Some((what, way_out))) = (first, for_python(names)) {
+            return Err(IngestError::ForPython { path: inputs.path.clone(), what, way_out });
+        }
+        match (first.or_else(|| first_of(Kind::Text)), kinds.next()) {
             (Some((kind, _)), None) => Ok(kind),
             (Some((_, first)), Some((_, second))) => Err(IngestError::Ambiguous {
                 path: inputs.path.clone(),
@@ -110,6 +125,30 @@ impl Kind {
             }
         }
     }
+}
+
+/// Kinds of data that libraries of Python read: the ending of a file or folder, the kind, and the way to ingest it.
+const FOR_PYTHON: [(&str, &str, &str); 3] = [
+    (".lance", "Lance", "pass `lance.dataset(PATH)` to `shardd.from_arrow` in Python"),
+    (".h5ad", "AnnData", "pass its path to `shardd.from_anndata` in Python"),
+    (
+        ".zarr",
+        "Zarr",
+        "pass its path to `shardd.from_anndata` in Python if it is AnnData, or rows of its arrays to `shardd.from_iter`",
+    ),
+];
+
+/// The kind of data that these paths have, and the way to ingest it, if it is one for Python.
+fn for_python<'p>(paths: impl IntoIterator<Item = &'p str>) -> Option<(&'static str, &'static str)> {
+    paths.into_iter().find_map(|path| {
+        let names = || path.split('/').map(str::to_ascii_lowercase);
+        let found = FOR_PYTHON.iter().find(|(ending, ..)| names().any(|name| name.ends_with(ending)));
+        found.map(|(_, what, way_out)| (*what, *way_out))
+    })
+}
+
+fn last_name(path: &Path) -> Cow<'_, str> {
+    path.file_name().unwrap_or_default().to_string_lossy()
 }
 
 /// The list of files, for someone who expected samples.

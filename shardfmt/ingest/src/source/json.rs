@@ -27,7 +27,7 @@ use crate::kind::Kind;
 use crate::{IngestConfig, IngestError, canonical};
 
 /// A longer line is refused: its values take many times as much while they are read.
-const LONGEST_LINE: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
+pub(super) const LONGEST_LINE: usize = if cfg!(test) { 4 << 20 } else { 64 << 20 };
 /// More columns than this are taken for a mistake: keys that are data.
 const MOST_COLUMNS: usize = 1 << 16;
 /// The memory that reading may take for absent values: every object takes room for every column.

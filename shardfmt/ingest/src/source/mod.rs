@@ -10,6 +10,7 @@ mod arrays;
 mod batches;
 mod caught;
 mod cells;
+pub(crate) mod chat;
 mod compressed;
 mod csv;
 mod detect;
@@ -29,6 +30,7 @@ mod open;
 mod pack;
 mod parquet;
 mod picture;
+mod sequences;
 mod tars;
 mod text;
 mod text_column;
@@ -38,6 +40,7 @@ mod unpack;
 mod webdataset;
 mod wide;
 mod window;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -51,7 +54,10 @@ use shardfmt::manifest::InputDigest;
 
 use self::batches::BatchSource;
 use self::caught::caught;
+use self::chat::Conversations;
+use self::chat::template::TemplateFiles;
 use self::text_column::TextColumn;
+use self::windows::Windowed;
 use super::config::OnError;
 use super::error::one_line;
 use super::files::FileChain;
@@ -194,6 +200,19 @@ impl<'f, 's> Feed<'f, 's> {
         })
     }
 
+    /// What could not be read of a piece whose rows are listed otherwise, and the files that it read.
+    pub(super) fn pass_on(&mut self, faults: Faults) -> Result<(), IngestError> {
+        if faults.skipped.is_empty() && faults.files.is_empty() {
+            return Ok(());
+        }
+        let read = Box::new(move |own: &mut Faults| {
+            own.skipped.extend(faults.skipped);
+            own.files.extend(faults.files);
+            Ok(None)
+        });
+        (self.push)(Piece { name: faults.piece, read })
+    }
+
     /// A file that was visited, perhaps not to its end.
     pub(super) fn visited(&mut self, name: &str, visited: Result<(), Stopped>) -> Result<(), IngestError> {
         match visited {
@@ -313,15 +332,13 @@ impl Source {
         let unfit = left_out(inputs.take_unfit(), config.on_error)?;
         let kind = Kind::of(&inputs, config)?;
         let (path, bytes) = (inputs.path.clone(), Some(inputs.bytes()));
-        let stamp = stamp(inputs.files.iter().chain(&tokenizer_file(config)?));
+        let stamp = stamp(inputs.files.iter().chain(&setting_files(config)?));
         let folder = inputs.under.clone().unwrap_or_else(|| ".".to_owned());
         let trouble = inputs.trouble.clone();
         let opened = kind.open(inputs, config);
-        let mut format = trouble.error().map_or(opened, Err)?;
+        let format = trouble.error().map_or(opened, Err)?;
+        let format = windowed(&path, tokenized(&path, kind, format, config)?, config)?;
         let kind = format.turned_out().unwrap_or(kind);
-        if let Some(column) = &config.text_column {
-            format = Box::new(TextColumn::open(&path, format, column, config)?);
-        }
         let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
         Ok(Source {
             path,
@@ -377,10 +394,8 @@ impl Source {
     ) -> Result<Source, IngestError> {
         config.check()?;
         let path = PathBuf::from(name);
-        let mut format: Box<dyn Format> = Box::new(BatchSource::open(name, schema, Box::new(batches))?);
-        if let Some(column) = &config.text_column {
-            format = Box::new(TextColumn::open(&path, format, column, config)?);
-        }
+        let format = Box::new(BatchSource::open(name, schema, Box::new(batches))?);
+        let format = windowed(&path, tokenized(&path, Kind::Arrow, format, config)?, config)?;
         let (schema, projection) = project(&path, &format.about().schema, config.columns.as_deref())?;
         Ok(Source {
             path,
@@ -521,17 +536,53 @@ fn no_column(path: &Path, column: &str, schema: &Schema) -> IngestError {
     IngestError::NoColumn { path: path.to_owned(), column: column.to_owned(), there: there.join(", ") }
 }
 
+/// The rows with tokens in the place of a column of text, or of conversations.
+fn tokenized(
+    path: &Path,
+    kind: Kind,
+    format: Box<dyn Format>,
+    config: &IngestConfig,
+) -> Result<Box<dyn Format>, IngestError> {
+    Ok(match (&config.text_column, &config.chat_template) {
+        (Some(column), _) => Box::new(TextColumn::open(path, format, column, config)?),
+        (None, Some(_)) if kind != Kind::JsonLines => {
+            Box::new(Conversations::of_table(path, format, config)?)
+        }
+        (None, _) => format,
+    })
+}
+
+/// The rows with those around them.
+fn windowed(
+    path: &Path,
+    format: Box<dyn Format>,
+    config: &IngestConfig,
+) -> Result<Box<dyn Format>, IngestError> {
+    Ok(match &config.window {
+        Some(windows) => Box::new(Windowed::open(path, format, windows)?),
+        None => format,
+    })
+}
+
 /// The tokenizer to use, which is an input too.
 fn tokenizer_file(config: &IngestConfig) -> Result<Option<InputFile>, IngestError> {
-    let Some(path) = &config.tokenizer else { return Ok(None) };
+    let way_out = "give a tokenizer.json of Hugging Face, or ranks of tiktoken";
+    config.tokenizer.as_ref().map(|path| setting_file("tokenizer", path, way_out)).transpose()
+}
+
+/// The files that settings name, which are inputs too.
+fn setting_files(config: &IngestConfig) -> Result<Vec<InputFile>, IngestError> {
+    let template = config.chat_template.as_deref().map(TemplateFiles::read).transpose()?;
+    let files = template.into_iter().flat_map(|template| template.files);
+    Ok(tokenizer_file(config)?.into_iter().chain(files).collect())
+}
+
+/// A file that a setting names.
+fn setting_file(setting: &'static str, path: &Path, way_out: &'static str) -> Result<InputFile, IngestError> {
     let mut inputs = Inputs::local(path, None, Links::Within)?;
     match inputs.files.pop() {
-        Some(file) if inputs.is_file => Ok(Some(file)),
-        _ => Err(IngestError::Config {
-            setting: "tokenizer",
-            reason: format!("{} is no file", path.display()),
-            way_out: "give a tokenizer.json of Hugging Face, or ranks of tiktoken",
-        }),
+        Some(file) if inputs.is_file => Ok(file),
+        _ => Err(IngestError::Config { setting, reason: format!("{} is no file", path.display()), way_out }),
     }
 }
 

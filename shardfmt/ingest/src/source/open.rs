@@ -1,5 +1,6 @@
 //! Opens some files as a source of their kind.
 
+use super::chat::Conversations;
 use super::csv::CsvSource;
 use super::folder::FolderSource;
 use super::ipc::IpcSource;
@@ -33,10 +34,16 @@ impl Kind {
                 way_out: "leave it out",
             });
         }
+        // `columns` are those of the samples: a table has those of its conversations and windows.
+        let table = IngestConfig { columns: None, ..config.clone() };
+        let config = if config.chat_template.is_some() || config.window.is_some() { &table } else { config };
         Ok(match self {
             Kind::Parquet => Box::new(ParquetSource::open(inputs, config)?),
             Kind::Arrow => Box::new(IpcSource::open(inputs, config)?),
             Kind::Csv | Kind::Tsv => Box::new(CsvSource::open(self, inputs, config)?),
+            Kind::JsonLines if config.chat_template.is_some() => {
+                Box::new(Conversations::of_lines(inputs, config)?)
+            }
             Kind::JsonLines => Box::new(JsonSource::open(inputs, config)?),
             Kind::Numpy => Box::new(NumpySource::open(inputs, config)?),
             Kind::Libsvm => Box::new(LibsvmSource::open(inputs, config)?),

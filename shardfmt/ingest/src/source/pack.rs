@@ -1,5 +1,5 @@
 //! Lays the tokens of documents into samples: one for each document, or sequences of one length, joined without a gap or packed
-//! of whole documents. Pure: tokens in, record batches out.
+//! of whole documents. A token may have a mark: whether it has a loss. Pure: tokens in, record batches out.
 
 use std::mem;
 use std::path::Path;
@@ -9,7 +9,7 @@ use arrow::array::{
     ArrayRef, ArrowPrimitiveType, FixedSizeListArray, ListArray, PrimitiveArray, RecordBatch, StringArray,
 };
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt32Type};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt8Type, UInt32Type};
 
 use shardd_packing::{PackError, Packing, Stats};
 
@@ -17,6 +17,34 @@ use super::arrays::as_tensors;
 use super::window::{Sequences, Window};
 use super::{Feed, PIECE_BYTES, PIECE_ROWS};
 use crate::{IngestConfig, IngestError};
+
+/// The column of the marks of tokens: 1 where a token has a loss, and 0 elsewhere.
+pub(super) const LOSS_MASK: &str = "loss_mask";
+
+/// The mark of a token: none, or whether it has a loss.
+pub(super) trait Mark: Copy + Default + Send + 'static {
+    /// Whether samples have the column [`LOSS_MASK`].
+    const IS_KEPT: bool;
+
+    /// Its value there.
+    fn value(self) -> u8;
+}
+
+impl Mark for () {
+    const IS_KEPT: bool = false;
+
+    fn value(self) -> u8 {
+        0
+    }
+}
+
+impl Mark for bool {
+    const IS_KEPT: bool = true;
+
+    fn value(self) -> u8 {
+        self.into()
+    }
+}
 
 /// The kind of samples made of documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,24 +70,28 @@ impl Layout {
         }
     }
 
-    pub(super) fn schema(self, token: &DataType) -> SchemaRef {
-        let tokens = |data_type| Field::new("tokens", data_type, false);
-        let fields = match self {
-            Layout::Texts => vec![Field::new("text", DataType::Utf8, false)],
-            Layout::Documents => vec![tokens(DataType::new_list(token.clone(), false))],
-            Layout::Sequences(length) | Layout::Packed(Packing { length, .. }) => {
-                let sequence = DataType::new_fixed_size_list(token.clone(), length as i32, false);
-                let starts = DataType::new_list(DataType::UInt32, false);
-                let mut fields = vec![
-                    as_tensors(tokens(sequence), &[u64::from(length)]),
-                    Field::new("documents", starts, false),
-                ];
-                if matches!(self, Layout::Packed(_)) {
-                    fields.push(Field::new("length", DataType::UInt32, false));
-                }
-                fields
+    /// The columns of samples with tokens of this type and marks of the type `M`.
+    pub(super) fn schema<M: Mark>(self, token: &DataType) -> SchemaRef {
+        let of_each = |name, item: &DataType| match self.length() {
+            None => Field::new(name, DataType::new_list(item.clone(), false), false),
+            Some(length) => {
+                let sequence = DataType::new_fixed_size_list(item.clone(), length as i32, false);
+                as_tensors(Field::new(name, sequence, false), &[u64::from(length)])
             }
         };
+        let mut fields = match self {
+            Layout::Texts => vec![Field::new("text", DataType::Utf8, false)],
+            Layout::Documents | Layout::Sequences(_) | Layout::Packed(_) => vec![of_each("tokens", token)],
+        };
+        if self.length().is_some() {
+            fields.push(Field::new("documents", DataType::new_list(DataType::UInt32, false), false));
+        }
+        if matches!(self, Layout::Packed(_)) {
+            fields.push(Field::new("length", DataType::UInt32, false));
+        }
+        if M::IS_KEPT {
+            fields.push(of_each(LOSS_MASK, &DataType::UInt8));
+        }
         Arc::new(Schema::new(fields))
     }
 
@@ -73,16 +105,16 @@ impl Layout {
 }
 
 /// Takes documents in order, and gives samples out.
-pub(super) struct Packer<T: ArrowPrimitiveType> {
+pub(super) struct Packer<T: ArrowPrimitiveType, M: Mark = ()> {
     layout: Layout,
     schema: SchemaRef,
     /// Of samples that were not given out, and of one that is not complete.
-    tokens: Vec<T::Native>,
+    tokens: Vec<(T::Native, M)>,
     /// Where samples end ([`Layout::Sequences`]: where documents begin), counted in `tokens`.
-    marks: Vec<usize>,
+    bounds: Vec<usize>,
     document: Document,
     /// Where whole documents wait ([`Layout::Packed`]); `tokens` then has those of one document.
-    window: Option<Window<T::Native>>,
+    window: Option<Window<(T::Native, M)>>,
     /// Samples that were given out.
     pub(super) samples: u64,
 }
@@ -97,16 +129,16 @@ enum Document {
     Broken,
 }
 
-impl<T: ArrowPrimitiveType> Packer<T> {
+impl<T: ArrowPrimitiveType, M: Mark> Packer<T, M> {
     /// # Errors
     /// [`IngestError::Config`] of sequences without a length.
-    pub(super) fn of(layout: Layout) -> Result<Packer<T>, IngestError> {
-        let (schema, tokens, marks) = (layout.schema(&T::DATA_TYPE), Vec::new(), Vec::new());
+    pub(super) fn of(layout: Layout) -> Result<Packer<T, M>, IngestError> {
+        let (schema, tokens, bounds) = (layout.schema::<M>(&T::DATA_TYPE), Vec::new(), Vec::new());
         let window = match layout {
             Layout::Packed(packing) => Some(Window::new(packing).map_err(no_packing)?),
             Layout::Texts | Layout::Documents | Layout::Sequences(_) => None,
         };
-        Ok(Packer { layout, schema, tokens, marks, document: Document::Begun, window, samples: 0 })
+        Ok(Packer { layout, schema, tokens, bounds, document: Document::Begun, window, samples: 0 })
     }
 
     /// Begins a document.
@@ -114,17 +146,17 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         self.document = Document::Begun;
     }
 
-    /// The next tokens of the document.
-    pub(super) fn add(&mut self, tokens: &[T::Native]) {
+    /// The next tokens of the document, each with its mark.
+    pub(super) fn add(&mut self, tokens: impl ExactSizeIterator<Item = (T::Native, M)>) {
         if self.is_sequences() {
-            if self.document == Document::Begun && !tokens.is_empty() {
-                self.marks.push(self.tokens.len());
+            if self.document == Document::Begun && tokens.len() > 0 {
+                self.bounds.push(self.tokens.len());
                 self.document = Document::HasTokens;
             }
         } else if self.document == Document::Broken {
             return;
         }
-        self.tokens.extend_from_slice(tokens);
+        self.tokens.extend(tokens);
         // What is cut anyway need not be there as a whole.
         if let Some(window) = &mut self.window
             && let Some(length) = window.cut_at()
@@ -140,13 +172,18 @@ impl<T: ArrowPrimitiveType> Packer<T> {
 
     /// Tokens of the document that is under way, and not yet in a sample: those of a sample may be too many.
     pub(super) fn pending(&self) -> usize {
-        self.tokens.len() - self.marks.last().copied().filter(|_| !self.is_sequences()).unwrap_or(0)
+        self.tokens.len() - self.bounds.last().copied().filter(|_| !self.is_sequences()).unwrap_or(0)
+    }
+
+    /// Tokens that are not in a sample yet.
+    pub(super) fn held(&self) -> usize {
+        self.tokens.len()
     }
 
     /// Part of the document cannot be read. Without it a document is none; a sequence continues behind it.
     pub(super) fn skip(&mut self) {
         if !self.is_sequences() {
-            self.tokens.truncate(self.marks.last().copied().unwrap_or(0));
+            self.tokens.truncate(self.bounds.last().copied().unwrap_or(0));
             self.document = Document::Broken;
         }
     }
@@ -161,7 +198,7 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         }
         match &mut self.window {
             Some(window) => window.push(mem::take(&mut self.tokens))?,
-            None => self.marks.push(self.tokens.len()),
+            None => self.bounds.push(self.tokens.len()),
         }
         Ok(())
     }
@@ -238,7 +275,7 @@ impl<T: ArrowPrimitiveType> Packer<T> {
                 let count = self.tokens.len() / length as usize;
                 (count, count * length as usize)
             }
-            _ => (self.marks.len(), self.marks.last().copied().unwrap_or(0)),
+            _ => (self.bounds.len(), self.bounds.last().copied().unwrap_or(0)),
         };
         if count == 0 || !(is_enough::<T>(count, tokens) || is_last) {
             return None;
@@ -266,9 +303,7 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         let Sequences { tokens, starts, documents, lengths } =
             window.take((PIECE_BYTES / bytes).clamp(1, PIECE_ROWS) as usize);
         self.samples += lengths.len() as u64;
-        let mut columns = columns::<T>(tokens, length, documents, starts);
-        columns.push(Arc::new(PrimitiveArray::<UInt32Type>::from(lengths)));
-        Some(RecordBatch::try_new(self.schema.clone(), columns).expect("columns as the schema says"))
+        Some(self.of_sequences(tokens, length, documents, starts, Some(lengths)))
     }
 
     /// Tokens that make no sample: fewer than a sequence.
@@ -280,10 +315,12 @@ impl<T: ArrowPrimitiveType> Packer<T> {
         matches!(self.layout, Layout::Sequences(_))
     }
 
-    fn documents(&mut self, tokens: Vec<T::Native>) -> RecordBatch {
+    fn documents(&mut self, tokens: Vec<(T::Native, M)>) -> RecordBatch {
         let mut start = 0;
-        let lengths = mem::take(&mut self.marks).into_iter().map(|end| end - mem::replace(&mut start, end));
+        let lengths = mem::take(&mut self.bounds).into_iter().map(|end| end - mem::replace(&mut start, end));
         let offsets = OffsetBuffer::from_lengths(lengths);
+        let (tokens, mask) = apart(tokens);
+        let masks = mask.map(|mask| list::<UInt8Type>(offsets.clone(), mask));
         let column: ArrayRef = match self.layout {
             Layout::Texts => {
                 let bytes = Buffer::from_vec(tokens);
@@ -293,17 +330,36 @@ impl<T: ArrowPrimitiveType> Packer<T> {
             }
             _ => list::<T>(offsets, tokens),
         };
-        RecordBatch::try_new(self.schema.clone(), vec![column]).expect("columns as the schema says")
+        let columns = [column].into_iter().chain(masks).collect();
+        RecordBatch::try_new(self.schema.clone(), columns).expect("columns as the schema says")
     }
 
-    fn sequences(&mut self, tokens: Vec<T::Native>, count: usize, length: u32) -> RecordBatch {
-        let later = self.marks.split_off(self.marks.partition_point(|&mark| mark < tokens.len()));
-        let marks = mem::replace(&mut self.marks, later);
-        self.marks.iter_mut().for_each(|mark| *mark -= tokens.len());
+    fn sequences(&mut self, tokens: Vec<(T::Native, M)>, count: usize, length: u32) -> RecordBatch {
+        let later = self.bounds.split_off(self.bounds.partition_point(|&bound| bound < tokens.len()));
+        let bounds = mem::replace(&mut self.bounds, later);
+        self.bounds.iter_mut().for_each(|bound| *bound -= tokens.len());
         let mut begins = vec![0; count];
-        marks.iter().for_each(|mark| begins[mark / length as usize] += 1);
-        let starts = marks.iter().map(|mark| (mark % length as usize) as u32).collect();
-        let columns = columns::<T>(tokens, length, begins, starts);
+        bounds.iter().for_each(|bound| begins[bound / length as usize] += 1);
+        let starts = bounds.iter().map(|bound| (bound % length as usize) as u32).collect();
+        self.of_sequences(tokens, length, begins, starts, None)
+    }
+
+    /// Sequences with the places where documents begin in them, how many of these each has, and how many of its tokens are of
+    /// documents.
+    fn of_sequences(
+        &self,
+        tokens: Vec<(T::Native, M)>,
+        length: u32,
+        documents: Vec<usize>,
+        starts: Vec<u32>,
+        lengths: Option<Vec<u32>>,
+    ) -> RecordBatch {
+        let (tokens, mask) = apart(tokens);
+        let starts = list::<UInt32Type>(OffsetBuffer::from_lengths(documents), starts);
+        let mut columns = vec![fixed::<T>(tokens, length), starts];
+        columns
+            .extend(lengths.map(|lengths| Arc::new(PrimitiveArray::<UInt32Type>::from(lengths)) as ArrayRef));
+        columns.extend(mask.map(|mask| fixed::<UInt8Type>(mask, length)));
         RecordBatch::try_new(self.schema.clone(), columns).expect("columns as the schema says")
     }
 }
@@ -332,19 +388,17 @@ fn is_enough<T: ArrowPrimitiveType>(count: usize, tokens: usize) -> bool {
     (tokens * size_of::<T::Native>()) as u64 >= PIECE_BYTES || count as u64 >= PIECE_ROWS
 }
 
-/// The tokens of sequences, and where in them documents begin, and how many each sequence has.
-fn columns<T: ArrowPrimitiveType>(
-    tokens: Vec<T::Native>,
-    length: u32,
-    documents: Vec<usize>,
-    starts: Vec<u32>,
-) -> Vec<ArrayRef> {
+/// Tokens, and the values of their marks where these are kept.
+fn apart<N, M: Mark>(tokens: Vec<(N, M)>) -> (Vec<N>, Option<Vec<u8>>) {
+    let mask = M::IS_KEPT.then(|| tokens.iter().map(|(_, mark)| mark.value()).collect());
+    (tokens.into_iter().map(|(token, _)| token).collect(), mask)
+}
+
+/// Sequences of one length.
+fn fixed<T: ArrowPrimitiveType>(items: Vec<T::Native>, length: u32) -> ArrayRef {
     let item = Arc::new(Field::new_list_field(T::DATA_TYPE, false));
-    let tokens = Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(tokens), None));
-    vec![
-        Arc::new(FixedSizeListArray::new(item, length as i32, tokens, None)),
-        list::<UInt32Type>(OffsetBuffer::from_lengths(documents), starts),
-    ]
+    let items = Arc::new(PrimitiveArray::<T>::new(ScalarBuffer::from(items), None));
+    Arc::new(FixedSizeListArray::new(item, length as i32, items, None))
 }
 
 fn list<T: ArrowPrimitiveType>(offsets: OffsetBuffer<i32>, items: Vec<T::Native>) -> ArrayRef {

@@ -66,7 +66,7 @@ impl TextSource {
             && layout.length().is_none()
             && config.on_error == OnError::Fail;
         let rows = is_known.then_some(files.len() as u64);
-        let about = About { schema: layout.schema(&token), rows, passed_over };
+        let about = About { schema: layout.schema::<()>(&token), rows, passed_over };
         Ok(TextSource { about, files, documents: config.documents, tokenizer, token, layout })
     }
 
@@ -202,7 +202,7 @@ impl TextSource {
                 packer.begin();
             }
             match part.tokens {
-                Ok(tokens) => packer.add(&tokens),
+                Ok(tokens) => packer.add(tokens.into_iter().map(|token| (token, ()))),
                 Err(error) => {
                     let name = part.line.map(|line| format!("{}, line {line}", file.name));
                     feed.fault(name.as_ref().unwrap_or(&file.name), error)?;

@@ -11,13 +11,14 @@ use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema, UInt8Type, UInt16Type, UInt32Type};
 use shardfmt::manifest::InputDigest;
 
-use super::pack::{Layout, Packer, too_long};
+use super::pack::Layout;
+use super::sequences::sequences;
 use super::tokens::{Tokenizer, token_type};
 use super::{About, Faults, Feed, Format, Piece, no_column, tokenizer_file};
 use crate::config::OnError;
 use crate::error::one_line;
 use crate::kind::Kind;
-use crate::{IngestConfig, IngestError, pipeline};
+use crate::{IngestConfig, IngestError};
 
 /// Another input, of which one column has text.
 #[derive(Debug)]
@@ -29,18 +30,10 @@ pub(super) struct TextColumn {
     tokenizer: Option<Tokenizer>,
     token: DataType,
     layout: Layout,
-    on_error: OnError,
 }
 
 /// The tokens of rows, and which rows have some.
 type Tokenized<T> = (Vec<Vec<T>>, BooleanArray);
-
-/// The documents of a piece, and what could not be read.
-struct Documents<T> {
-    name: String,
-    tokens: Vec<Vec<T>>,
-    faults: Faults,
-}
 
 impl TextColumn {
     /// # Errors
@@ -66,7 +59,7 @@ impl TextColumn {
         let layout = Layout::new(config, tokenizer.is_some());
         let passed_over = inner.about().passed_over;
         let about = match layout.length() {
-            Some(_) => About { schema: layout.schema(&token), rows: None, passed_over },
+            Some(_) => About { schema: layout.schema::<()>(&token), rows: None, passed_over },
             None => {
                 let mut fields = schema.fields().to_vec();
                 fields[index] = Arc::new(Field::new(column, DataType::new_list(token.clone(), false), false));
@@ -78,8 +71,7 @@ impl TextColumn {
                 }
             }
         };
-        let (path, on_error) = (path.to_owned(), config.on_error);
-        Ok(TextColumn { about, path, inner, column: index, tokenizer, token, layout, on_error })
+        Ok(TextColumn { about, path: path.to_owned(), inner, column: index, tokenizer, token, layout })
     }
 
     fn run<'s, T: ArrowPrimitiveType>(
@@ -87,7 +79,13 @@ impl TextColumn {
         feed: &mut Feed<'_, 's>,
     ) -> Result<Vec<InputDigest>, IngestError> {
         let mut digests = match self.layout.length() {
-            Some(_) => self.sequences::<T>(feed)?,
+            Some(_) => sequences::<T, ()>(
+                self.layout,
+                &self.path,
+                feed,
+                |feed| self.inner.pieces(feed),
+                |batch, faults| Ok(self.tokens::<T>(batch, faults)?.0.into_iter().map(unmarked).collect()),
+            )?,
             None => self.beside::<T>(feed)?,
         };
         digests.extend(self.tokenizer.iter().map(|tokenizer| tokenizer.input.clone()));
@@ -128,70 +126,6 @@ impl TextColumn {
         Ok(RecordBatch::try_new(self.about.schema.clone(), columns).expect("columns as the schema says"))
     }
 
-    /// Sequences of tokens.
-    fn sequences<'s, T: ArrowPrimitiveType>(
-        &'s self,
-        feed: &mut Feed<'_, 's>,
-    ) -> Result<Vec<InputDigest>, IngestError> {
-        let mut packer = Packer::<T>::of(self.layout)?;
-        let mut row = 0;
-        let (on_error, largest_row) = (feed.on_error, feed.largest_row);
-        let digests = pipeline::in_order(
-            2 * rayon::current_num_threads() + 1,
-            |push| self.inner.pieces(&mut Feed { push, on_error, largest_row }),
-            |piece: Piece<'s>| self.documents::<T::Native, T>(piece),
-            |documents| self.pack(&mut packer, documents, &mut row, feed),
-        )?;
-        packer.finish(&self.path, &self.path.display().to_string(), feed)?;
-        Ok(digests)
-    }
-
-    fn documents<N: ArrowNativeType, T: ArrowPrimitiveType<Native = N>>(
-        &self,
-        piece: Piece<'_>,
-    ) -> Result<Documents<N>, IngestError> {
-        let (batch, mut faults) = piece.read(self.on_error)?;
-        let tokens = match batch {
-            Some(batch) => self.tokens::<T>(&batch, &mut faults)?.0,
-            None => Vec::new(),
-        };
-        Ok(Documents { name: faults.piece().to_owned(), tokens, faults })
-    }
-
-    /// Takes in the next documents, and gives out the samples that are complete. `row` counts documents.
-    fn pack<T: ArrowPrimitiveType>(
-        &self,
-        packer: &mut Packer<T>,
-        documents: Documents<T::Native>,
-        row: &mut u64,
-        feed: &mut Feed<'_, '_>,
-    ) -> Result<(), IngestError> {
-        let Documents { name, tokens, faults } = documents;
-        if !(faults.skipped.is_empty() && faults.files.is_empty()) {
-            (feed.push)(Piece {
-                name: name.clone(),
-                read: Box::new(move |own| {
-                    own.skipped.extend(faults.skipped);
-                    own.files.extend(faults.files);
-                    Ok(None)
-                }),
-            })?;
-        }
-        for tokens in tokens {
-            packer.begin();
-            packer.add(&tokens);
-            if let Err(error) = packer.end() {
-                let reason = format!("document {row}: {}", too_long(&error));
-                feed.fault(&name, IngestError::Row { path: self.path.clone(), reason })?;
-            }
-            *row += 1;
-            while let Some(batch) = packer.samples(false) {
-                feed.piece(name.clone(), move |_| Ok(batch))?;
-            }
-        }
-        Ok(())
-    }
-
     /// The tokens of each row that has some, and which these are; a row without text has none. Rows that cannot be tokenized are
     /// faults.
     fn tokens<T: ArrowPrimitiveType>(
@@ -226,6 +160,11 @@ impl TextColumn {
         }
         Ok((tokens, BooleanArray::from(kept)))
     }
+}
+
+/// Tokens without a loss mask.
+fn unmarked<N>(tokens: Vec<N>) -> Vec<(N, ())> {
+    tokens.into_iter().map(|token| (token, ())).collect()
 }
 
 impl Format for TextColumn {

@@ -1,11 +1,12 @@
 //! Makes tokens of text: with a tokenizer of Hugging Face or of tiktoken, or the bytes as they are. Knows nothing of documents'
 //! order or of sequences.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use arrow::datatypes::DataType;
-use shardd_tokens::{Encoder, Specials};
+use shardd_tokens::{EncodeError, Encoder, Specials};
 use shardfmt::digest::Digest;
 use shardfmt::manifest::InputDigest;
 
@@ -71,9 +72,35 @@ impl Tokenizer {
     pub(super) fn encode(&self, text: &[u8]) -> Result<Vec<u32>, String> {
         let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8")?;
         let ids = self.ids(text, false)?;
+        self.check(&ids)?;
+        Ok(ids)
+    }
+
+    /// The tokens of a text that has the special tokens around it already, and the bytes of the text that each comes from.
+    pub(super) fn with_places(&self, text: &str) -> Result<(Vec<u32>, Vec<Range<usize>>), String> {
+        let (mut ids, mut places) = (Vec::new(), Vec::new());
+        let mut start = 0;
+        while start < text.len() {
+            let part = &text[start..];
+            let part = stretch(part.as_bytes()).map_or(part, |at| &part[..at]);
+            let known = places.len();
+            self.with_encoder(|encoder| {
+                encoder.encode_with_offsets(part, &mut ids, &mut places, Specials::PARSE)
+            })?;
+            for place in &mut places[known..] {
+                *place = start + place.start..start + place.end;
+            }
+            start += part.len();
+        }
+        self.check(&ids)?;
+        Ok((ids, places))
+    }
+
+    /// Refuses tokens that have no place in the vocabulary.
+    fn check(&self, ids: &[u32]) -> Result<(), String> {
         match ids.iter().find(|&&id| id > self.largest) {
             Some(id) => Err(format!("has token {id}, which is not in the vocabulary")),
-            None => Ok(ids),
+            None => Ok(()),
         }
     }
 
@@ -92,13 +119,21 @@ impl Tokenizer {
 
     fn ids(&self, text: &str, with_special: bool) -> Result<Vec<u32>, String> {
         let specials = if with_special { Specials::PARSE_AND_TEMPLATE } else { Specials::PARSE };
+        let mut ids = Vec::new();
+        self.with_encoder(|encoder| encoder.encode(text, &mut ids, specials))?;
+        Ok(ids)
+    }
+
+    fn with_encoder(
+        &self,
+        encode: impl FnOnce(&mut Encoder) -> Result<(), EncodeError>,
+    ) -> Result<(), String> {
         let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let mut encoder = idle().pop().unwrap_or_else(|| self.inner.encoder());
-        let mut ids = Vec::new();
-        let encoded = caught(|| encoder.encode(text, &mut ids, specials)).ok_or(GAVE_UP)?;
+        let encoded = caught(|| encode(&mut encoder)).ok_or(GAVE_UP)?;
         encoded.map_err(|error| format!("cannot be tokenized ({})", one_line(error)))?;
         idle().push(encoder);
-        Ok(ids)
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! What lies in folders among the files: pipes, and links to elsewhere.
+//! What lies in folders among the files: pipes, links to elsewhere, and data for other programs.
 
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
@@ -69,4 +69,28 @@ fn links_out_of_a_folder_are_followed_only_when_asked() {
     let given = folder.path().join("given");
     symlink(elsewhere.path(), &given).expect("a link");
     assert_eq!(run(&given.join("more"), &sequential(), 1).unwrap().manifest.sample_count(), 1);
+}
+
+#[test]
+fn data_for_libraries_of_python_is_named_with_the_function_that_takes_it() {
+    let bytes = || b"\x01\x02\x03".to_vec();
+    let lance = [("_versions/1.manifest", bytes()), ("data/a.lance", bytes()), ("readme.txt", bytes())];
+    let zarr = [("pbmc.zarr/zarr.json", bytes()), ("pbmc.zarr/X/c/0/0", bytes())];
+    let folders = [directory(&lance), directory(&[("b/cells.h5ad", bytes())]), directory(&zarr)];
+    let (_file, alone) = one_file("Cells.H5AD", &bytes());
+    let cases = [
+        (folders[0].path().to_owned(), "is Lance", "`lance.dataset(PATH)` to `shardd.from_arrow`"),
+        (folders[0].path().join("data/a.lance"), "is Lance", "`shardd.from_arrow`"),
+        (folders[1].path().to_owned(), "is AnnData", "`shardd.from_anndata`"),
+        (alone, "is AnnData", "`shardd.from_anndata`"),
+        (folders[2].path().to_owned(), "is Zarr", "`shardd.from_iter`"),
+        (folders[2].path().join("pbmc.zarr"), "is Zarr", "`shardd.from_anndata`"),
+    ];
+    for (path, what, way_out) in cases {
+        let text = refusal(&path, &sequential());
+        assert!(text.contains(what) && text.contains(way_out), "{text}");
+    }
+    // Beside files of a kind that is read, they are passed over as any other file.
+    let beside = directory(&[("a.csv", b"n\n1\n".to_vec()), ("cells.h5ad", bytes())]);
+    assert_eq!(run(beside.path(), &sequential(), 1).unwrap().manifest.sample_count(), 1);
 }

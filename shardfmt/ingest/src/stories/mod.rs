@@ -4,6 +4,7 @@ mod archives;
 mod arrow_files;
 mod batches;
 mod cifar;
+mod conversations;
 mod csv;
 mod damage;
 mod far;
@@ -24,6 +25,7 @@ mod text;
 mod tfrecord;
 mod token_columns;
 mod webdataset;
+mod windows;
 
 use std::collections::BTreeMap;
 use std::error::Error;

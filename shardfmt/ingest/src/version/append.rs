@@ -15,6 +15,7 @@ use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter
 use super::schema::{SchemaChange, changes};
 use super::store::one_line;
 use super::{Base, settings};
+use crate::source::chat::template::TemplateFiles;
 use crate::{IngestConfig, IngestError, Progress, Resources, Sink, Source};
 
 /// Why nothing was appended.
@@ -33,14 +34,17 @@ pub enum AppendError {
     )]
     Known { name: String, there: String },
     /// It would make other tokens than those that are there. Give the tokenizer that made them.
-    #[error("{} is not the tokenizer that the version was made with{}", .path.display(), tokenizer_named(recorded))]
+    #[error("{} is not the tokenizer that the version was made with{}", .path.display(), named(recorded))]
     Tokenizer { path: PathBuf, recorded: Option<PathBuf> },
+    /// It would make other text of conversations. Give the template that made theirs.
+    #[error("{} is not the chat template that the version was made with{}", .path.display(), named(recorded))]
+    ChatTemplate { path: PathBuf, recorded: Option<PathBuf> },
     /// The input could not be ingested.
     #[error(transparent)]
     Ingest(#[from] IngestError),
 }
 
-fn tokenizer_named(recorded: &Option<PathBuf>) -> String {
+fn named(recorded: &Option<PathBuf>) -> String {
     match recorded {
         Some(name) => format!(": give the {} whose digest is among its inputs", name.display()),
         None => ", which has none: leave it out".to_owned(),
@@ -48,12 +52,13 @@ fn tokenizer_named(recorded: &Option<PathBuf>) -> String {
 }
 
 /// The version with the samples of `source` after its own, ingested with `config`: the settings of
-/// [`appending`](super::appending), or others, with the tokenizer, if there is one, where it lies now. Only new shards are
-/// written. Unless `again`, an input that the version has already is refused.
+/// [`appending`](super::appending), or others, with the tokenizer and the chat template, if there are any, where they lie now.
+/// Only new shards are written. Unless `again`, an input that the version has already is refused.
 ///
 /// # Errors
 ///
-/// When the source has other columns, cannot be ingested, or is known, or the tokenizer is not that of the version.
+/// When the source has other columns, cannot be ingested, or is known, or the tokenizer or the chat template is not that of the
+/// version.
 pub fn append(
     base: Base<'_>,
     source: Source,
@@ -64,11 +69,11 @@ pub fn append(
     progress: &dyn Progress,
 ) -> Result<Manifest, AppendError> {
     let mut manifest = base.manifest.clone();
-    let tokenizer = tokenizer_of(base, &config)?;
+    let of_settings = [tokenizer_of(base, &config)?, template_of(base, &config)?].concat();
     check_columns(&manifest.schema, &source)?;
     let mut added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
-    // It is among the inputs of the version, and no samples are made of it.
-    added.inputs.retain(|input| Some(input.digest) != tokenizer);
+    // They are among the inputs of the version, and no samples are made of them.
+    added.inputs.retain(|input| !of_settings.contains(&input.digest));
     if !again && !is_another_folder(base, config.under.as_deref()) {
         added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
     }
@@ -81,18 +86,31 @@ pub fn append(
     Ok(manifest)
 }
 
-/// The digest of the tokenizer, which has to be one of the version.
-fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Option<Digest>, AppendError> {
-    let Some(path) = &config.tokenizer else { return Ok(None) };
+/// The digest of the tokenizer, if there is one, which has to be that of the version.
+fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Vec<Digest>, AppendError> {
+    let Some(path) = &config.tokenizer else { return Ok(Vec::new()) };
     let bytes = fs::read(path).map_err(|source| IngestError::Read { path: path.clone(), source })?;
     let digest = Digest::of(&bytes);
-    match base.manifest.inputs.iter().any(|input| input.digest == digest) {
-        true => Ok(Some(digest)),
-        false => {
-            let recorded = settings::settings(base.manifest).and_then(|settings| settings.tokenizer);
-            Err(AppendError::Tokenizer { path: path.clone(), recorded })
-        }
+    if has_inputs(base, &[digest]) {
+        return Ok(vec![digest]);
     }
+    let recorded = settings::settings(base.manifest).and_then(|settings| settings.tokenizer);
+    Err(AppendError::Tokenizer { path: path.clone(), recorded })
+}
+
+/// The digests of the files of the chat template, which have to be those of the version.
+fn template_of(base: Base<'_>, config: &IngestConfig) -> Result<Vec<Digest>, AppendError> {
+    let Some(path) = &config.chat_template else { return Ok(Vec::new()) };
+    let digests: Vec<Digest> = TemplateFiles::read(path)?.digests().collect();
+    if has_inputs(base, &digests) {
+        return Ok(digests);
+    }
+    let recorded = settings::settings(base.manifest).and_then(|settings| settings.chat_template);
+    Err(AppendError::ChatTemplate { path: path.clone(), recorded })
+}
+
+fn has_inputs(base: Base<'_>, digests: &[Digest]) -> bool {
+    digests.iter().all(|digest| base.manifest.inputs.iter().any(|input| input.digest == *digest))
 }
 
 /// Opens the input to append. Where types are inferred from values, such as in CSV, and come out otherwise
