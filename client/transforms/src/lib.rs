@@ -35,6 +35,7 @@ mod mixing;
 pub mod op;
 mod operation;
 pub mod ops;
+mod placed;
 mod transform;
 mod value;
 

@@ -3,6 +3,7 @@
 use crate::companions::{Companion, Companions, Coordinates};
 use crate::draws::{Draws, Place};
 use crate::image::{Image, Region};
+use crate::placed::Placed;
 use crate::value::{Dtype, Kind, Value};
 
 /// A step of a chain.
@@ -39,6 +40,11 @@ pub(crate) trait Operation {
         Ok(part)
     }
 
+    /// Does the same to a picture of bytes without touching its pixels, if it only cuts or flips them; whether it has.
+    fn place(&self, _placed: &mut Placed<'_>, _at: At) -> bool {
+        false
+    }
+
     /// For how many operations it counts: itself, and those inside.
     fn count(&self) -> u64 {
         1
@@ -51,6 +57,9 @@ pub(crate) trait Mover {
     type Motion<'a>: Motion
     where
         Self: 'a;
+
+    /// Whether its motions may be such that [`Motion::place`] knows.
+    const PLACES: bool = false;
 
     /// As [`Operation::kind`].
     fn kind(&self, input: Kind) -> Result<Kind, String>;
@@ -87,6 +96,15 @@ impl<M: Mover> Operation for M {
         Ok(value)
     }
 
+    fn place(&self, placed: &mut Placed<'_>, at: At) -> bool {
+        M::PLACES
+            && match self.motion(placed.size(), at) {
+                Ok(Some(motion)) => motion.place(placed),
+                Ok(None) => true,
+                Err(_) => false,
+            }
+    }
+
     fn carry(&self, companions: &mut Companions, to: [usize; 2], at: At) -> Result<(), String> {
         match self.motion(companions.size, at)? {
             Some(motion) => follow(companions, &motion, to),
@@ -107,6 +125,11 @@ impl<M: Mover> Operation for M {
 pub(crate) trait Motion {
     /// Moves a picture.
     fn picture(&self, value: Value) -> Result<Value, String>;
+
+    /// Moves a picture of bytes without touching its pixels, if it only cuts or flips; whether it has.
+    fn place(&self, _placed: &mut Placed<'_>) -> bool {
+        false
+    }
 
     /// Moves a plane of a mask: each pixel comes from the nearest, or is 0.
     fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String>;

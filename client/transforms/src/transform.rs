@@ -1,9 +1,11 @@
 //! A checked chain: from a sample's bytes to its numbers in a batch.
 
+use std::borrow::Cow;
 use std::cell::RefCell;
 
-use half::{bf16, f16};
 use thiserror::Error;
+
+mod write;
 
 use crate::chain::{Chain, ChainError};
 use crate::companions::{BoxFormat, CompanionKind, CompanionKinds, Companions, Given, Misfit};
@@ -13,6 +15,7 @@ use crate::image::{Image, Region};
 use crate::mixing::Pictures;
 use crate::op::Op;
 use crate::operation::{At, Operation};
+use crate::placed::Placed;
 use crate::value::{Dtype, Kind, Layout, Value};
 
 /// What a chain gets.
@@ -271,20 +274,100 @@ impl Transform {
     ) -> Result<Companions, SampleError> {
         assert_eq!(out.len(), self.bytes(), "the memory of a picture");
         let place = self.keyed(place);
-        let (first, value, mut companions) = self.first(sample, given, place)?;
         let end = self.tail.as_ref().map_or(self.chain.transforms.len(), |tail| tail.first);
+        if given.is_empty() && self.chain.companions.is_empty() {
+            let size = self.apply_alone(sample, place, end, out)?;
+            return Ok(Companions::none(size));
+        }
+        let (first, value, mut companions) = self.first(sample, given, place)?;
         let value =
             (first..end).try_fold(value, |value, index| self.op(index, value, &mut companions, place))?;
         for index in end..self.chain.transforms.len() {
             self.carry(index, &mut companions, value.size(), place)?;
         }
-        match (&self.tail, value) {
-            (Some(tail), Value::Bytes(image)) => {
-                tail.write(&image, self.chain.layout, self.output.dtype, out)
-            }
-            (_, value) => write(value, self.chain.layout, self.output.dtype, out),
-        }
+        self.write(&value, out);
         Ok(companions)
+    }
+
+    /// Changes a picture without companions, and writes it; its height and width. Operations that only cut or flip touch no pixel:
+    /// the next one copies what is left, or the last pass reads it.
+    fn apply_alone(
+        &self,
+        sample: &[u8],
+        place: Place,
+        end: usize,
+        out: &mut [u8],
+    ) -> Result<[usize; 2], SampleError> {
+        let (mut index, mut pixels, mut shape) = match self.input {
+            Input::Pixels { shape, layout: Layout::ChannelsLast } => {
+                self.check_len(sample, shape)?;
+                (0, Cow::Borrowed(sample), shape)
+            }
+            _ => {
+                let (index, value, _) = self.first(sample, &[], place)?;
+                let Value::Bytes(image) = value else {
+                    unreachable!("no operation cuts floats out of a file")
+                };
+                let shape = image.shape();
+                (index, Cow::Owned(image.into_pixels()), shape)
+            }
+        };
+        loop {
+            let mut placed = Placed::whole(&pixels, shape);
+            let next = self.place(index, end, &mut placed, place);
+            if next == end {
+                self.write_placed(&placed, out);
+                return Ok(placed.size());
+            }
+            let region = self.on(next, place, |op, at| Ok(op.region(placed.size(), at)))?;
+            let is_cut = region.is_some_and(|region| placed.cut(region));
+            let image = match placed.is_whole() {
+                true => Image::new(shape, pixels.into_owned()),
+                false => placed.to_image(),
+            };
+            let image = Value::Bytes(image);
+            let value = self.on(next, place, |op, at| match is_cut {
+                true => op.apply_to_region(image),
+                false => op.apply(image, at),
+            })?;
+            index = next + 1;
+            match value {
+                Value::Bytes(image) => {
+                    shape = image.shape();
+                    pixels = Cow::Owned(image.into_pixels());
+                }
+                floats => {
+                    let change = |value, index| self.on(index, place, |op, at| op.apply(value, at));
+                    let floats = (index..end).try_fold(floats, change)?;
+                    self.write(&floats, out);
+                    return Ok(floats.size());
+                }
+            }
+        }
+    }
+
+    /// Cuts and flips a picture by the operations from one to another, as far as these do nothing else; the index of the next one.
+    fn place(&self, from: usize, end: usize, placed: &mut Placed<'_>, place: Place) -> usize {
+        let is_placed = |index: &usize| {
+            let at = At { place, op: self.numbers[*index] };
+            self.chain.transforms[*index].operation().place(placed, at)
+        };
+        from + (from..end).take_while(is_placed).count()
+    }
+
+    fn write(&self, value: &Value, out: &mut [u8]) {
+        match value {
+            Value::Bytes(image) => self.write_placed(&Placed::whole(image.pixels(), image.shape()), out),
+            Value::Floats(image) => write::floats(image, self.chain.layout, self.output.dtype, out),
+        }
+    }
+
+    fn write_placed(&self, placed: &Placed<'_>, out: &mut [u8]) {
+        let (layout, dtype) = (self.chain.layout, self.output.dtype);
+        match &self.tail {
+            Some(tail) => write::by_table(placed, &tail.floats, layout, dtype, out),
+            None => write::bytes(placed, layout, out),
+        }
     }
 
     /// Mixes the pictures of a batch, which [`apply`](Self::apply) has written one behind the other, as the chain's
@@ -502,85 +585,6 @@ impl Tail {
             pixel.iter().zip(&mut floats).for_each(|(float, table)| table[byte] = *float);
         }
         Some(Self { first, floats })
-    }
-
-    fn write(&self, image: &Image<u8>, layout: Layout, dtype: Dtype, out: &mut [u8]) {
-        match dtype {
-            Dtype::Float32 => self.write_as(image, layout, out, f32::to_le_bytes),
-            Dtype::Float16 => self.write_as(image, layout, out, |float| f16::from_f32(float).to_le_bytes()),
-            Dtype::Bfloat16 => self.write_as(image, layout, out, |float| bf16::from_f32(float).to_le_bytes()),
-            Dtype::Uint8 => unreachable!("the last operations make floats"),
-        }
-    }
-
-    fn write_as<const N: usize>(
-        &self,
-        image: &Image<u8>,
-        layout: Layout,
-        out: &mut [u8],
-        bytes: fn(f32) -> [u8; N],
-    ) {
-        let tables: Vec<[[u8; N]; 256]> = self.floats.iter().map(|floats| floats.map(bytes)).collect();
-        let number = |channel: usize, byte: u8| tables[channel][usize::from(byte)];
-        match tables.as_slice() {
-            // The tables' places are known to the inner loop.
-            [red, green, blue] => {
-                write_as(image, layout, out, |channel, byte| [red, green, blue][channel][usize::from(byte)])
-            }
-            _ => write_as(image, layout, out, number),
-        }
-    }
-}
-
-/// Writes a picture's numbers in this order and type.
-fn write(value: Value, layout: Layout, dtype: Dtype, out: &mut [u8]) {
-    match (value, dtype) {
-        (Value::Bytes(image), _) => write_as(&image, layout, out, |_, byte| [byte]),
-        (Value::Floats(image), Dtype::Float16) => {
-            write_as(&image, layout, out, |_, float| f16::from_f32(float).to_le_bytes());
-        }
-        (Value::Floats(image), Dtype::Bfloat16) => {
-            write_as(&image, layout, out, |_, float| bf16::from_f32(float).to_le_bytes());
-        }
-        (Value::Floats(image), _) => write_as(&image, layout, out, |_, float: f32| float.to_le_bytes()),
-    }
-}
-
-/// Writes the bytes of each number, made of its channel and the number.
-fn write_as<T: Copy, const N: usize>(
-    image: &Image<T>,
-    layout: Layout,
-    out: &mut [u8],
-    bytes: impl Fn(usize, T) -> [u8; N],
-) {
-    let (out, _) = out.as_chunks_mut::<N>();
-    let channels = image.channels();
-    match (layout, channels) {
-        (Layout::ChannelsLast, _) => {
-            for (to, from) in out.chunks_exact_mut(channels).zip(image.pixels().chunks_exact(channels)) {
-                to.iter_mut()
-                    .zip(from)
-                    .enumerate()
-                    .for_each(|(channel, (to, from))| *to = bytes(channel, *from));
-            }
-        }
-        (Layout::ChannelsFirst, 3) => {
-            // One pass over the pixels: each is in the nearest cache once.
-            let (pixels, _) = image.pixels().as_chunks::<3>();
-            let (red, rest) = out.split_at_mut(pixels.len());
-            let (green, blue) = rest.split_at_mut(pixels.len());
-            for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
-                *red = bytes(0, pixel[0]);
-                *green = bytes(1, pixel[1]);
-                *blue = bytes(2, pixel[2]);
-            }
-        }
-        (Layout::ChannelsFirst, _) => {
-            for (channel, plane) in out.chunks_exact_mut(image.height() * image.width()).enumerate() {
-                let from = image.pixels()[channel..].iter().step_by(channels);
-                plane.iter_mut().zip(from).for_each(|(to, from)| *to = bytes(channel, *from));
-            }
-        }
     }
 }
 

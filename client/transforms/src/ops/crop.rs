@@ -8,6 +8,7 @@ use crate::companions::Coordinates;
 use crate::draws::Draws;
 use crate::image::{Image, Region};
 use crate::operation::{At, Motion, Mover, bytes_only};
+use crate::placed::Placed;
 use crate::value::{Dtype, Kind, Value, each};
 
 /// From where the pixels of a margin come.
@@ -95,6 +96,10 @@ impl Motion for Middle {
         Ok(each!(value, image => center_crop(image, self.0)))
     }
 
+    fn place(&self, placed: &mut Placed<'_>) -> bool {
+        middle_region(placed.size(), self.0).is_some_and(|region| placed.cut(region))
+    }
+
     fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
         Ok(center_crop(plane, self.0))
     }
@@ -109,6 +114,8 @@ impl Motion for Middle {
 impl Mover for CenterCrop {
     type Motion<'a> = Middle;
 
+    const PLACES: bool = true;
+
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         Ok(Kind { size: Some(self.size.height_and_width()?), ..input })
     }
@@ -117,15 +124,19 @@ impl Mover for CenterCrop {
         self.size.height_and_width().map(|size| Some(Middle(size)))
     }
 
-    fn region(&self, [own_height, own_width]: [usize; 2], _: At) -> Option<Region> {
-        let [height, width] = self.size.height_and_width().ok()?;
-        (height <= own_height && width <= own_width).then(|| Region {
-            top: middle(own_height, height),
-            left: middle(own_width, width),
-            height,
-            width,
-        })
+    fn region(&self, own: [usize; 2], _: At) -> Option<Region> {
+        middle_region(own, self.size.height_and_width().ok()?)
     }
+}
+
+/// The rectangle in the middle of a picture, if it is inside.
+fn middle_region([own_height, own_width]: [usize; 2], [height, width]: [usize; 2]) -> Option<Region> {
+    (height <= own_height && width <= own_width).then(|| Region {
+        top: middle(own_height, height),
+        left: middle(own_width, width),
+        height,
+        width,
+    })
 }
 
 /// The first of the wanted pixels in the middle of a side.
@@ -197,6 +208,10 @@ impl Motion for Frame<'_> {
             Some(region) => each!(value, image => image.cut(region)),
             None => value,
         })
+    }
+
+    fn place(&self, placed: &mut Placed<'_>) -> bool {
+        self.margins.is_none() && self.cut.is_none_or(|region| placed.cut(region))
     }
 
     fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
@@ -335,6 +350,8 @@ fn random_region(
 
 impl Mover for RandomCrop {
     type Motion<'a> = Frame<'a>;
+
+    const PLACES: bool = true;
 
     fn kind(&self, input: Kind) -> Result<Kind, String> {
         let size = self.size.height_and_width()?;

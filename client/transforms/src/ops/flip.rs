@@ -6,6 +6,7 @@ use super::arguments::{half, probability};
 use crate::companions::Coordinates;
 use crate::image::Image;
 use crate::operation::{At, Motion, Mover};
+use crate::placed::Placed;
 use crate::value::{Kind, Value, each};
 
 /// Swaps left and right.
@@ -58,6 +59,14 @@ impl Motion for Flip {
         Ok(each!(value, image => self.image(image)))
     }
 
+    fn place(&self, placed: &mut Placed<'_>) -> bool {
+        match self {
+            Self::Across => placed.flip_across(),
+            Self::Down => placed.flip_down(),
+        }
+        true
+    }
+
     fn mask(&self, plane: Image<u8>) -> Result<Image<u8>, String> {
         Ok(self.image(plane))
     }
@@ -85,6 +94,8 @@ macro_rules! flip {
 
         impl Mover for $name {
             type Motion<'a> = Flip;
+
+            const PLACES: bool = true;
 
             fn kind(&self, input: Kind) -> Result<Kind, String> {
                 probability(self.p).map(|()| input)

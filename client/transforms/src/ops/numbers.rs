@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments::{OneOrMany, for_channels};
 use crate::image::Image;
 use crate::operation::{At, Operation};
+use crate::placed::Placed;
 use crate::value::{Dtype, Kind, Value};
 
 macro_rules! unchanged {
@@ -21,6 +22,10 @@ macro_rules! unchanged {
 
             fn apply(&self, value: Value, _: At) -> Result<Value, String> {
                 Ok(value)
+            }
+
+            fn place(&self, _: &mut Placed<'_>, _: At) -> bool {
+                true
             }
         }
     };

@@ -1,3 +1,4 @@
+use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::*;
@@ -94,6 +95,77 @@ proptest! {
             Chain { layout: Layout::ChannelsLast, ..Chain::new(vec![]) }, Input::of_shape(&[3, 8, 6]).expect("a picture"),
         ).expect("a chain");
         prop_assert_eq!(&made(&first, &planes, place), &pixels);
+    }
+}
+
+/// The numbers of a picture in this order and type, one by one.
+fn written(value: &Value, layout: Layout, dtype: Dtype) -> Vec<u8> {
+    let [height, width, channels] = value.shape();
+    let number = |y: usize, x: usize, channel: usize| match value {
+        Value::Bytes(image) => vec![image.pixel(y, x)[channel]],
+        Value::Floats(image) => {
+            let float = image.pixel(y, x)[channel];
+            match dtype {
+                Dtype::Float16 => f16::from_f32(float).to_le_bytes().to_vec(),
+                Dtype::Bfloat16 => bf16::from_f32(float).to_le_bytes().to_vec(),
+                _ => float.to_le_bytes().to_vec(),
+            }
+        }
+    };
+    let all = |a: usize, b: usize, c: usize| {
+        (0..a).flat_map(move |a0| (0..b).flat_map(move |b0| (0..c).map(move |c0| (a0, b0, c0))))
+    };
+    match layout {
+        Layout::ChannelsLast => all(height, width, channels).flat_map(|(y, x, c)| number(y, x, c)).collect(),
+        Layout::ChannelsFirst => all(channels, height, width).flat_map(|(c, y, x)| number(y, x, c)).collect(),
+    }
+}
+
+/// Operations that cut and flip, and others between them, for pictures of 44 x 41 pixels and more.
+fn cutting() -> impl Strategy<Value = Vec<String>> {
+    let op = prop_oneof![
+        4 => Just(r#"{"type": "RandomHorizontalFlip"}"#.to_owned()),
+        3 => Just(r#"{"type": "RandomVerticalFlip"}"#.to_owned()),
+        2 => (40..44_u32, 37..41_u32).prop_map(|(h, w)| format!(r#"{{"type": "RandomCrop", "size": [{h}, {w}], "pad_if_needed": true}}"#)),
+        2 => (40..47_u32, 37..44_u32).prop_map(|(h, w)| format!(r#"{{"type": "CenterCrop", "size": [{h}, {w}]}}"#)),
+        1 => Just(r#"{"type": "RandomResizedCrop", "size": [44, 41]}"#.to_owned()),
+        1 => Just(r#"{"type": "RandomInvert"}"#.to_owned()),
+        1 => Just(r#"{"type": "ToImage"}"#.to_owned()),
+        1 => Just(r#"{"type": "Pad", "padding": 2}"#.to_owned()),
+    ];
+    prop::collection::vec(op, 0..6)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    #[test]
+    fn cuts_and_flips_that_touch_no_pixel_make_the_picture_of_each_stage(
+        ops in cutting(),
+        (seed, position) in (any::<u64>(), 0..999_u64),
+        channels in prop_oneof![Just(1_usize), Just(3)],
+        given_first: bool,
+        layout in prop_oneof![Just(Layout::ChannelsFirst), Just(Layout::ChannelsLast)],
+        dtype in prop_oneof![Just(Dtype::Uint8), Just(Dtype::Float16), Just(Dtype::Bfloat16), Just(Dtype::Float32)],
+        normal: bool,
+    ) {
+        let mut ops = ops;
+        if dtype != Dtype::Uint8 {
+            ops.push(format!(r#"{{"type": "ToDtype", "dtype": "{dtype}", "scale": true}}"#));
+            if normal {
+                ops.push(r#"{"type": "Normalize", "mean": [0.4], "std": [0.3]}"#.to_owned());
+            }
+        }
+        let order = if layout == Layout::ChannelsFirst { "CHW" } else { "HWC" };
+        let chain: Chain = format!(r#"{{"transforms": [{}], "layout": "{order}"}}"#, ops.join(", ")).parse().expect("a chain");
+        let given = if given_first { Layout::ChannelsFirst } else { Layout::ChannelsLast };
+        let input = Input::Pixels { shape: [45, 71, channels], layout: given };
+        let transform = Transform::of_one(chain, input).expect("a chain for these pictures");
+        let (sample, place) = (noise(45 * 71 * channels, seed), Place { seed, epoch: 1, position });
+        let stages = transform.stages(&sample, place).expect("a picture");
+        let last = &stages.last().expect("the decoded one").value;
+        let transform = transform.sized(last.size());
+        prop_assert_eq!(made(&transform, &sample, place), written(last, layout, dtype));
     }
 }
 
