@@ -5,12 +5,17 @@ use shardd_transforms::{ChainError, Companions, Dtype, Given, Input, Place, Tran
 
 use super::error::{LoadError, PictureError};
 use super::tensors::shape;
-use super::transforms::Transforms;
+use super::transforms::SampleTransforms;
 
 /// Transforms that fit a column.
 #[derive(Debug)]
 pub(super) enum Change {
     Pictures(Transform),
+    /// Of clips: each frame is a picture, and all frames of a sample are changed alike.
+    Clips {
+        frame: Transform,
+        frames: usize,
+    },
     #[cfg(feature = "audio")]
     Sounds(shardd_audio::Transform),
 }
@@ -20,18 +25,36 @@ impl Change {
     ///
     /// # Errors
     /// [`LoadError`] if there is none, or several, or the transforms do not fit it.
-    pub(super) fn new(transforms: &Transforms, columns: &Schema) -> Result<(usize, Self), LoadError> {
+    pub(super) fn new(transforms: &SampleTransforms, columns: &Schema) -> Result<(usize, Self), LoadError> {
         match transforms {
-            Transforms::Pictures(chain) => {
+            SampleTransforms::Pictures(chain) => {
                 let is_own = |name: &str| !chain.companions.contains_key(name);
-                let found = find(transforms.column(), columns, is_own, picture)?;
-                let (column, input) = found
+                // Clips only where there are no single pictures: these were the only ones for long.
+                let single = |field: &Field| picture(field).and_then(single);
+                let found = match transforms.column() {
+                    None => find(None, columns, is_own, single)?,
+                    Some(_) => None,
+                };
+                let found = found.map_or_else(
+                    || find(transforms.column(), columns, is_own, picture),
+                    |found| Ok(Some(found)),
+                )?;
+                let (column, (input, frames)) = found
                     .ok_or("no column has encoded images or uint8 pixels for the transforms")
                     .map_err(config)?;
-                Ok((column, Self::Pictures(Transform::new((**chain).clone(), input)?)))
+                let transform = Transform::new((**chain).clone(), input)?;
+                let Some(frames) = frames else { return Ok((column, Self::Pictures(transform))) };
+                if chain.batch.is_some() || !chain.companions.is_empty() {
+                    let name = columns.field(column).name();
+                    return Err(LoadError::Config(format!(
+                        "column {name:?} has clips of {frames} frames, and MixUp, CutMix and companions are of single pictures: \
+                         leave them out"
+                    )));
+                }
+                Ok((column, Self::Clips { frame: transform, frames }))
             }
             #[cfg(feature = "audio")]
-            Transforms::Sounds(chain) => {
+            SampleTransforms::Sounds(chain) => {
                 let found = find(transforms.column(), columns, |_| true, sound)?;
                 let (column, input) = found
                     .ok_or(
@@ -44,10 +67,11 @@ impl Change {
         }
     }
 
-    /// Those of pictures.
+    /// Those of single pictures.
     pub(super) fn pictures(&self) -> Option<&Transform> {
         match self {
             Self::Pictures(transform) => Some(transform),
+            Self::Clips { .. } => None,
             #[cfg(feature = "audio")]
             Self::Sounds(_) => None,
         }
@@ -56,7 +80,7 @@ impl Change {
     /// The type of the numbers of a batch.
     pub(super) fn dtype(&self) -> Dtype {
         match self {
-            Self::Pictures(transform) => transform.dtype(),
+            Self::Pictures(transform) | Self::Clips { frame: transform, .. } => transform.dtype(),
             #[cfg(feature = "audio")]
             Self::Sounds(transform) => transform.dtype(),
         }
@@ -66,6 +90,7 @@ impl Change {
     pub(super) fn shape(&self) -> Vec<usize> {
         match self {
             Self::Pictures(transform) => transform.shape().to_vec(),
+            Self::Clips { frame, frames } => [&[*frames][..], &frame.shape()[..]].concat(),
             #[cfg(feature = "audio")]
             Self::Sounds(transform) => transform.shape(),
         }
@@ -75,6 +100,7 @@ impl Change {
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Pictures(transform) => transform.bytes(),
+            Self::Clips { frame, frames } => frame.bytes() * frames,
             #[cfg(feature = "audio")]
             Self::Sounds(transform) => transform.bytes(),
         }
@@ -83,7 +109,7 @@ impl Change {
     /// Bytes of the largest sample on its way.
     pub(super) fn largest(&self) -> u64 {
         match self {
-            Self::Pictures(transform) => transform.largest(),
+            Self::Pictures(transform) | Self::Clips { frame: transform, .. } => transform.largest(),
             #[cfg(feature = "audio")]
             Self::Sounds(transform) => transform.largest(),
         }
@@ -104,6 +130,13 @@ impl Change {
             Self::Pictures(transform) => {
                 let companions = transform.apply_with(sample, given, place, out);
                 companions.map(Some).map_err(PictureError::Sample)
+            }
+            Self::Clips { frame, frames } => {
+                let pictures = sample.chunks_exact(sample.len() / frames);
+                for (picture, out) in pictures.zip(out.chunks_exact_mut(frame.bytes())) {
+                    frame.apply(picture, place, out).map_err(PictureError::Sample)?;
+                }
+                Ok(None)
             }
             #[cfg(feature = "audio")]
             Self::Sounds(transform) => {
@@ -149,16 +182,26 @@ fn find<I: Copy>(
     }
 }
 
-fn picture(field: &Field) -> Result<Input, LoadError> {
-    let input = match field.data_type() {
-        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok(Input::Encoded),
-        DataType::FixedSizeList(item, _) if *item.data_type() == DataType::UInt8 => match shape(field) {
-            Some(shape) => Input::of_shape(&shape),
-            None => Err(ChainError::Input("lists of uint8 without a shape".into())),
-        },
-        other => Err(ChainError::Input(other.to_string())),
-    };
-    Ok(input?)
+/// Refuses clips.
+fn single(of: (Input, Option<usize>)) -> Result<(Input, Option<usize>), LoadError> {
+    if of.1.is_none() { Ok(of) } else { Err(config("clips")) }
+}
+
+/// What a field has as pictures, and how many frames, if it has clips: four dimensions, the first of frames.
+fn picture(field: &Field) -> Result<(Input, Option<usize>), LoadError> {
+    match field.data_type() {
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Ok((Input::Encoded, None)),
+        DataType::FixedSizeList(item, _) if *item.data_type() == DataType::UInt8 => {
+            match shape(field).as_deref() {
+                Some([frames @ (1..), picture @ ..]) if picture.len() == 3 => {
+                    Ok((Input::of_shape(picture)?, Some(*frames)))
+                }
+                Some(shape) => Ok((Input::of_shape(shape)?, None)),
+                None => Err(ChainError::Input("lists of uint8 without a shape".into()).into()),
+            }
+        }
+        other => Err(ChainError::Input(other.to_string()).into()),
+    }
 }
 
 #[cfg(feature = "audio")]

@@ -82,6 +82,9 @@ pub enum LoadError {
     #[cfg(feature = "audio")]
     #[error(transparent)]
     Sounds(Box<shardd_audio::ChainError>),
+    /// Transforms of columns that are no chain, or that do not fit the columns.
+    #[error(transparent)]
+    ColumnTransforms(Box<shardd_columns::ChainError>),
     /// A picture or a sound that cannot be decoded or changed.
     #[error(
         "column {column:?} of the sample at position {position} of epoch {epoch} cannot be transformed (to continue without such samples, set on_error to \"zero\" or \"skip\" in the transforms)"
@@ -94,6 +97,9 @@ pub enum LoadError {
         classes - 1
     )]
     Label { column: String, epoch: u32, position: u64, label: Option<i64>, classes: u32 },
+    /// A value of a column to which an operation gives no result.
+    #[error("column {column:?} of the sample at position {position} of epoch {epoch} cannot be transformed")]
+    Value { column: String, epoch: u32, position: u64, source: Box<shardd_columns::ValueError> },
     /// Out of memory for a batch.
     #[error("there is no memory for a batch of transformed samples")]
     Memory { source: std::io::Error },
@@ -151,6 +157,7 @@ impl From<&LoadError> for Kind {
             | LoadError::Columns(_)
             | LoadError::Config(_)
             | LoadError::Transforms(_)
+            | LoadError::ColumnTransforms(_)
             | LoadError::OtherOrder { .. } => Self::Invalid,
             #[cfg(feature = "audio")]
             LoadError::Sounds(_) => Self::Invalid,
@@ -158,6 +165,7 @@ impl From<&LoadError> for Kind {
             | LoadError::Row(_)
             | LoadError::Picture { .. }
             | LoadError::Label { .. }
+            | LoadError::Value { .. }
             | LoadError::NotGenuine { .. } => Self::Corrupt,
             LoadError::Http(_)
             | LoadError::NoServers
@@ -172,6 +180,12 @@ impl From<&LoadError> for Kind {
 impl From<ChainError> for LoadError {
     fn from(error: ChainError) -> Self {
         Self::Transforms(Box::new(error))
+    }
+}
+
+impl From<shardd_columns::ChainError> for LoadError {
+    fn from(error: shardd_columns::ChainError) -> Self {
+        Self::ColumnTransforms(Box::new(error))
     }
 }
 

@@ -37,6 +37,7 @@ mod steps;
 mod tables;
 mod tensors;
 mod transformed;
+mod transformed_samples;
 mod transforms;
 mod whom;
 mod workers;
@@ -84,8 +85,9 @@ use sources::Opened;
 pub use sources::Source;
 pub use span::{Part, Spans, StepSpan, Tally};
 pub use steps::{LastBatch, Steps};
-pub use transformed::{BFLOAT16, Changed, Failed, TRANSFORMS, Transformed};
-pub use transforms::Transforms;
+pub use transformed::{TRANSFORMS, Transformed};
+pub use transformed_samples::{BFLOAT16, Changed, Failed};
+pub use transforms::{SampleTransforms, Transforms};
 use workers::Ahead;
 
 /// One step's share of this rank.

@@ -20,7 +20,8 @@ use super::order::{Cursor, Order, OrderId, SourceRead};
 use super::shares::Shares;
 use super::source::{Reads, Ready, RowSource};
 use super::span::{Spans, StepSpan};
-use super::transformed::{Changed, Failed, Transformed, kept};
+use super::transformed::Transformed;
+use super::transformed_samples::{Changed, Failed, kept};
 use super::{LoadError, MicroBatch, Step, Steps};
 
 /// Whose share is read, from where to where, and how far ahead.

@@ -121,9 +121,10 @@ const MOST_PIXELS: u64 = 32 << 20;
 /// Transforms of a client, within a node's limits.
 fn chain_of(json: &str) -> Result<Transforms, LoadError> {
     let mut chain: Transforms = json.parse()?;
-    let Some(pictures) = chain.pictures_mut() else {
+    let has_columns = chain.columns().is_some();
+    let Some(pictures) = chain.pictures_mut().filter(|_| !has_columns) else {
         return Err(LoadError::Config(
-            "a node transforms pictures alone: transform sounds where you read them".into(),
+            "a node transforms pictures alone: transform sounds and columns where you read them".into(),
         ));
     };
     pictures.decode.max_pixels = pictures.decode.max_pixels.min(MOST_PIXELS);

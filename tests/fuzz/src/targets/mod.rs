@@ -4,6 +4,7 @@
 //!
 //! A new target is a function, a line in [`TARGETS`], and seeds in `corpus/NAME`.
 
+mod columns;
 mod commit;
 mod draw;
 mod grain;
@@ -31,6 +32,7 @@ pub(crate) type Target = fn(&[u8]) -> bool;
 pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("archive", ingest::archive),
     ("chain", transforms::chain),
+    ("columns", columns::columns),
     ("commit", commit::commit),
     ("csv", ingest::csv),
     ("decoded", transforms::decoded),
