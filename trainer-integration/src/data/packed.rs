@@ -1,6 +1,6 @@
 //! Documents in sequences of tokens: the first token to which each token attends, and the tokens that predict no other.
 
-use arrow::array::{Array, RecordBatch, UInt32Array};
+use arrow::array::{Array, Float32Array, RecordBatch, UInt32Array};
 use arrow::datatypes::{DataType, Schema};
 
 use super::convert::{converted, present};
@@ -22,6 +22,9 @@ pub(super) const DOCUMENTS: &str = "documents";
 
 /// How many tokens of each sequence are of documents; zeros follow.
 pub(super) const LENGTH: &str = "length";
+
+/// For each token of each sequence 1 if it has a loss, and 0 if it has none.
+pub(super) const LOSS_MASK: &str = "loss_mask";
 
 /// Of each token of `width` in each row, the place of the first one to which it attends. Padding attends to itself.
 pub(super) fn begins(
@@ -73,6 +76,26 @@ pub(super) fn ignore_ends(begins: &[i32], width: usize, labels: &mut [u32]) {
             }
         }
     }
+}
+
+/// Replaces the labels that the mask does not mark by [`IGNORED`]. The mask has a token more in each row of `width` than `labels`:
+/// the first, which nothing predicts.
+pub(super) fn ignore_unmarked(mask: &Float32Array, width: usize, labels: &mut [u32]) {
+    for (mask, labels) in mask.values().chunks_exact(width).zip(labels.chunks_exact_mut(width - 1)) {
+        for (mark, label) in mask[1..].iter().zip(labels) {
+            if *mark == 0.0 {
+                *label = IGNORED;
+            }
+        }
+    }
+}
+
+/// Whether there is a column of marks, one for each token of sequences of this length.
+pub(super) fn has_loss_mask(schema: &Schema, width: usize) -> bool {
+    schema.field_with_name(LOSS_MASK).is_ok_and(|field| match field.data_type() {
+        DataType::FixedSizeList(item, size) => item.data_type().is_integer() && *size as usize == width,
+        _ => false,
+    })
 }
 
 /// Those of all tokens but the last of each sequence.

@@ -110,7 +110,7 @@ impl InputSpec {
     /// Finds the label, and as input the first of: a column of encoded images, a fixed-shape tensor, a sparse column
     /// (lists of index and value), all numeric columns. Without the label,
     /// a column `tokens` of sequences of one length is a text to continue; with the columns `documents` and `length`, its
-    /// documents are ([`InputOptions::attention`]).
+    /// documents are ([`InputOptions::attention`]). With a column `loss_mask`, only the tokens that it marks have a loss.
     ///
     /// # Errors
     /// Names the missing part and the option that supplies it.
@@ -237,6 +237,10 @@ impl InputSpec {
         let present = |name: &str| present(name, column(name)?, positions);
         if let Source::Tokens { column, width } | Source::Packed { column, width, .. } = &self.source {
             let (tokens, mut labels) = self.tokens(column, present(column)?, *width, positions)?;
+            if packed::has_loss_mask(rows.schema_ref(), *width) {
+                let mask = flat(packed::LOSS_MASK, present(packed::LOSS_MASK)?, *width)?;
+                packed::ignore_unmarked(&numbers(packed::LOSS_MASK, &mask)?, *width, &mut labels);
+            }
             let values = match self.source {
                 Source::Packed { attention, .. } => {
                     let begins = packed::begins(rows, *width, attention, positions)?;

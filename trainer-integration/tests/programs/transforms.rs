@@ -149,6 +149,12 @@ fn mistakes_are_named_before_the_first_step() {
         r#"[{"type": "Resize", "size": [8, 8]}, {"type": "ToDtype", "dtype": "bfloat16"}]"#,
     ]);
     assert!(error.contains("end the transforms with ToDtype"), "{error}");
+    let error = refused(&["--transforms", TRAIN, "--image-size", "16"]);
+    assert!(error.contains("--image-size") && error.contains("cannot be used with"), "{error}");
+    for columns in [r#"{"columns": {}}"#, r#"{"columns": {}, "samples": {"transforms": []}}"#] {
+        let error = refused(&["--transforms", columns]);
+        assert!(error.contains("leave \"columns\" out of the transforms"), "{error}");
+    }
     let error = refused(&["--transforms", TRAIN, "--augment"]);
     assert!(error.contains("cannot be used with '--augment'"), "{error}");
 }

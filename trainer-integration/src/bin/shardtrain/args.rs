@@ -217,11 +217,12 @@ pub(crate) struct Args {
     #[arg(help_heading = DATA, long)]
     pub(crate) augment: bool,
 
-    /// File of the transforms of images: JSON with the names of torchvision.transforms.v2, or the JSON itself
+    /// File of the transforms of images or sounds, or the JSON itself, with the names of torchvision.transforms.v2 or
+    /// torchaudio.transforms
     #[arg(help_heading = DATA, long, value_name = "FILE", value_parser = Transforms::of_argument, conflicts_with = "augment")]
     pub(crate) transforms: Option<Transforms>,
 
-    /// File of the transforms of the images of --test-dataset, or the JSON itself
+    /// File of the transforms of the images or sounds of --test-dataset, or the JSON itself
     #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "FILE", value_parser = Transforms::of_argument, requires = "test_dataset")]
     pub(crate) test_transforms: Option<Transforms>,
 
@@ -293,8 +294,8 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = DATA, long, value_enum)]
     pub(crate) attention: Option<AttentionName>,
 
-    /// Resize encoded images to this width and height
-    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32)]
+    /// Resize encoded images to this width and height; with --transforms, use its Resize or crop instead
+    #[arg(hide_short_help = true, help_heading = DATA, long, value_name = "PIXELS", default_value_t = 32, conflicts_with = "transforms")]
     pub(crate) image_size: usize,
 
     /// Device: cpu; cuda:N, or cuda for GPU LOCAL_RANK, in a build with `--features cuda`; wgpu (the best GPU of Vulkan, Metal or

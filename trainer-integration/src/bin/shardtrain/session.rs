@@ -524,15 +524,20 @@ fn transforms(args: &Args) -> Result<Option<Transforms>, UsageError> {
     if let Some(mixing) = transforms.pictures_mut().and_then(|chain| chain.batch.as_mut()) {
         mixing.labels.get_or_insert_with(|| args.label.clone());
     }
-    Ok(Some(channels_first(transforms)))
+    Ok(Some(for_models(transforms)?))
 }
 
 /// As models take pictures, whatever the chain says for other loaders.
-fn channels_first(mut transforms: Transforms) -> Transforms {
+fn for_models(mut transforms: Transforms) -> Result<Transforms, UsageError> {
+    if transforms.columns().is_some() {
+        let message = "the models of shardtrain learn pictures, sounds and text: leave \"columns\" out of the transforms, or train \
+                       a model of tables in a loop of your own";
+        return Err(UsageError(message.into()));
+    }
     if let Some(chain) = transforms.pictures_mut() {
         chain.layout = Layout::ChannelsFirst;
     }
-    transforms
+    Ok(transforms)
 }
 
 fn open_test(
@@ -548,7 +553,7 @@ fn open_test(
     let version = find_version(&*catalog, name)?.version;
     let mut rows = CatalogRows::open(catalog, version)?;
     match (&args.transforms, &args.test_transforms) {
-        (_, Some(transforms)) => rows = rows.transformed(&channels_first(transforms.clone()))?,
+        (_, Some(transforms)) => rows = rows.transformed(&for_models(transforms.clone())?)?,
         (Some(_), None) => {
             let message = "--transforms change the images of the training data alone: give --test-transforms for those of --test-dataset";
             return Err(UsageError(message.into()).into());

@@ -213,6 +213,18 @@ fn packed_sequences_ask_for_the_next_token_of_a_document() {
     let as_text = as_text.for_model_of(InputShape::Tokens(3), &rows.schema());
     assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().features, [1.0, 2.0, 3.0, 5.0, 6.0, 7.0]);
     assert_eq!(as_text.read(&rows, &[0, 1]).unwrap().labels, [2, 3, 4, 6, 7, IGNORED]);
+    // Of a conversation, only the tokens that are marked have a loss.
+    let item = Arc::new(arrow::datatypes::Field::new("item", DataType::UInt8, false));
+    let marks = UInt8Array::from(vec![1, 0, 1, 1, 0, 1, 0, 0]);
+    let mask: ArrayRef = Arc::new(FixedSizeListArray::new(item, 4, Arc::new(marks), None));
+    let (documents, length) =
+        (("documents", Arc::new(starts.clone()) as ArrayRef), ("length", Arc::clone(&lengths)));
+    let chats = with(vec![documents, length, ("loss_mask", Arc::clone(&mask))]);
+    let spec = InputSpec::from_schema(&chats.schema(), &InputOptions::default()).unwrap();
+    assert_eq!(spec.read(&chats, &[0, 1]).unwrap().labels, [IGNORED, IGNORED, 4, 6, IGNORED, IGNORED]);
+    let chat = with(vec![("loss_mask", mask)]);
+    let spec = InputSpec::from_schema(&chat.schema(), &InputOptions::default()).unwrap();
+    assert_eq!(spec.read(&chat, &[0, 1]).unwrap().labels, [IGNORED, 3, 4, 6, IGNORED, IGNORED]);
     // A column that happens to be called length makes no packed sequences.
     let other = with(vec![("length", Arc::clone(&lengths))]);
     let spec = InputSpec::from_schema(&other.schema(), &InputOptions::default()).unwrap();
