@@ -17,6 +17,9 @@ use crate::dlpack;
 use crate::memory::TorchMemory;
 use crate::tensor::{BFLOAT, Number, Tensor};
 
+/// The note of a column of sparse rows with the number of its features.
+pub(crate) const FEATURES: &str = "shardd.features";
+
 /// A column of a batch. Its memory goes back to the loader with the last array or tensor that was made of it.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Column {
@@ -92,6 +95,12 @@ impl Column {
     #[getter]
     fn name(&self) -> &str {
         self.field.name()
+    }
+
+    /// The number of features of sparse rows, if the dataset has it.
+    #[getter]
+    fn features(&self) -> Option<usize> {
+        self.field.metadata().get(FEATURES)?.parse().ok()
     }
 
     /// How many rows it has.

@@ -1,6 +1,7 @@
 //! The part of the Python package `shardd` that is not Python: stores, plans, loaders and the columns of batches. What a
 //! user sees is made of these in `python/shardd`.
 
+mod batches;
 mod column;
 mod dlpack;
 mod errors;
@@ -15,12 +16,15 @@ mod samples;
 mod shared;
 mod store;
 mod tensor;
+mod tokenizer;
 mod transforms;
 
 use pyo3::prelude::*;
 
 #[pymodule(name = "_native")]
 mod native {
+    #[pymodule_export]
+    use super::batches::{Batch, BatchStream, Batches};
     #[pymodule_export]
     use super::column::Column;
     #[pymodule_export]
@@ -41,6 +45,8 @@ mod native {
     use super::shared::SharedBlocks;
     #[pymodule_export]
     use super::store::Store;
+    #[pymodule_export]
+    use super::tokenizer::Tokenizer;
     #[pymodule_export]
     use super::transforms::Chain;
 }

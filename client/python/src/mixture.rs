@@ -1,11 +1,13 @@
 //! Several datasets read as one.
 
+use std::sync::Arc;
+
 use arrow::datatypes::SchemaRef;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 use shardd_client::loader::{Follow, MixedSource, common_columns};
-use shardd_plan::{self, Epoch, MixtureDocument, MixtureSource, SourceNo, Take};
+use shardd_plan::{self, Epoch, MixtureDocument, MixturePhase, MixtureSource, SourceNo, Take};
 use shardfmt::{PlanId, VersionId};
 
 use crate::errors;
@@ -15,11 +17,15 @@ use crate::store::{Place, Store, describe, parse};
 /// choose it sets, and the value.
 type SourceTuple = (Py<Store>, String, String, String, String, String);
 
+/// A change of proportions as Python gives it: its first position, and the proportion of each source.
+type PhaseTuple = (u64, Vec<String>);
+
 /// Plans of several stores, and how much of each.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Mixture {
     sources: Vec<MixedSource>,
     given_epoch_size: Option<u64>,
+    phases: Vec<MixturePhase>,
     mixture: shardd_plan::Mixture,
     schema: SchemaRef,
 }
@@ -27,15 +33,24 @@ pub(crate) struct Mixture {
 impl Mixture {
     /// The order of a loader.
     pub(crate) fn follow(&self) -> Follow {
-        Follow::Mixture { sources: self.sources.clone(), epoch_size: self.given_epoch_size }
+        Follow::Mixture {
+            sources: self.sources.clone(),
+            epoch_size: self.given_epoch_size,
+            phases: self.phases.clone(),
+        }
     }
 }
 
 #[pymethods]
 impl Mixture {
     #[new]
-    #[pyo3(signature = (sources, *, epoch_size=None))]
-    fn new(py: Python<'_>, sources: Vec<SourceTuple>, epoch_size: Option<u64>) -> PyResult<Self> {
+    #[pyo3(signature = (sources, *, epoch_size=None, phases=Vec::new()))]
+    fn new(
+        py: Python<'_>,
+        sources: Vec<SourceTuple>,
+        epoch_size: Option<u64>,
+        phases: Vec<PhaseTuple>,
+    ) -> PyResult<Self> {
         let (mut mixed, mut described, mut schemas) = (Vec::new(), Vec::new(), Vec::new());
         for (store, version, plan, name, kind, amount) in sources {
             let store = store.get();
@@ -51,11 +66,22 @@ impl Mixture {
             mixed.push(MixedSource { place: place.clone(), plan: store.plan_ref(plan), take });
             schemas.push((name, manifest));
         }
-        let document = MixtureDocument::new(described, epoch_size).map_err(|error| errors::value(&error))?;
-        let mixture = shardd_plan::Mixture::new(document).map_err(|error| errors::value(&error))?;
+        let phases: Vec<MixturePhase> = phases.into_iter().map(phase).collect::<PyResult<_>>()?;
+        let document = MixtureDocument::with_phases(described, epoch_size, phases.clone());
+        let mixture = document.and_then(shardd_plan::Mixture::new).map_err(|error| errors::value(&error))?;
         let schemas = schemas.iter().map(|(name, manifest)| (name.clone(), &*manifest.schema));
         let schema = common_columns(schemas).map_err(|error| errors::load(&error))?;
-        Ok(Self { sources: mixed, given_epoch_size: epoch_size, mixture, schema: schema.into() })
+        Ok(Self { sources: mixed, given_epoch_size: epoch_size, phases, mixture, schema: schema.into() })
+    }
+
+    /// The same sources, with these changes of proportions in place of those that it had.
+    fn with_phases(&self, phases: Vec<PhaseTuple>) -> PyResult<Self> {
+        let phases: Vec<MixturePhase> = phases.into_iter().map(phase).collect::<PyResult<_>>()?;
+        let described = self.mixture.document().sources.clone();
+        let document = MixtureDocument::with_phases(described, self.given_epoch_size, phases.clone());
+        let mixture = document.and_then(shardd_plan::Mixture::new).map_err(|error| errors::value(&error))?;
+        let (sources, schema) = (self.sources.clone(), Arc::clone(&self.schema));
+        Ok(Self { sources, given_epoch_size: self.given_epoch_size, phases, mixture, schema })
     }
 
     /// The digest that names it.
@@ -81,6 +107,11 @@ impl Mixture {
     fn columns<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         describe(py, &self.schema)
     }
+}
+
+fn phase((from, proportions): PhaseTuple) -> PyResult<MixturePhase> {
+    let decimal = |text: String| text.parse().map_err(|error| errors::value(&error));
+    Ok(MixturePhase { from, proportions: proportions.into_iter().map(decimal).collect::<PyResult<_>>()? })
 }
 
 fn take(kind: &str, amount: &str) -> PyResult<Take> {

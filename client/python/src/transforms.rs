@@ -1,12 +1,17 @@
 //! Chains of transforms, for Python to check and to try on single samples.
 
+use arrow::datatypes::FieldRef;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
-use shardd_client::loader::Transforms;
+use shardd_client::loader::{SampleTransforms, Transforms};
 use shardd_transforms::{Companion, Companions, Dtype, Given, Image, Input, Op, Place, Transform, Value};
+use shardfmt::row::{plain_batch, plain_schema};
 
-/// A chain of transforms, of pictures or of sounds.
+use crate::batches::Batch;
+use crate::column::Column;
+
+/// Transforms of pictures or sounds, of columns, or of both.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Chain {
     pub(crate) inner: Transforms,
@@ -60,6 +65,27 @@ impl Chain {
         if audio { shardd_audio::Op::nearest(name) } else { Op::nearest(name) }
     }
 
+    /// The name of an operation on columns that is nearest to this one.
+    #[staticmethod]
+    fn nearest_of_columns(name: &str) -> &'static str {
+        shardd_columns::Op::nearest(name)
+    }
+
+    /// The columns of a record batch as a batch has them. Pictures and sounds stay as they are.
+    fn apply_to_columns(&self, py: Python<'_>, batch: &Batch) -> PyResult<Vec<Column>> {
+        let Some(chain) = self.inner.columns() else {
+            return Err(PyValueError::new_err("these transforms change no columns: call them with a sample"));
+        };
+        let schema = plain_schema(&batch.0.schema()).map_err(refused)?;
+        let batch = plain_batch(&batch.0, &schema).map_err(refused)?;
+        let transform = shardd_columns::Transform::new(chain.clone(), &schema).map_err(refused)?;
+        let changed = py.detach(|| transform.apply(&batch)).map_err(|error| {
+            refused(format!("row {} of column {:?} cannot be transformed: {error}", error.row, error.column))
+        })?;
+        let column = |(field, array): (&FieldRef, _)| Column::new(field, array);
+        Ok(transform.schema().fields().iter().zip(changed.columns()).map(column).collect())
+    }
+
     /// A sample's picture as a batch has it. `shape` is that of its bytes, if they are pixels. Its operations have numbers from
     /// `first` on.
     #[pyo3(signature = (sample, shape, seed, epoch, position, first, given))]
@@ -76,9 +102,9 @@ impl Chain {
         given: Vec<Beside>,
     ) -> PyResult<Numbers<'py>> {
         let place = Place { seed, epoch, position };
-        let chain = match &self.inner {
-            Transforms::Pictures(chain) => chain,
-            Transforms::Sounds(chain) => {
+        let chain = match self.samples()? {
+            SampleTransforms::Pictures(chain) => chain,
+            SampleTransforms::Sounds(chain) => {
                 let transform = sounds(chain, shape.as_deref())?.numbered_from(first);
                 let mut numbers = vec![0; transform.bytes()];
                 py.detach(|| transform.apply(&sample, place, &mut numbers)).map_err(refused)?;
@@ -113,9 +139,9 @@ impl Chain {
         given: Vec<Beside>,
     ) -> PyResult<Vec<(Option<String>, Numbers<'py>)>> {
         let place = Place { seed, epoch, position };
-        let chain = match &self.inner {
-            Transforms::Pictures(chain) => chain,
-            Transforms::Sounds(chain) => {
+        let chain = match self.samples()? {
+            SampleTransforms::Pictures(chain) => chain,
+            SampleTransforms::Sounds(chain) => {
                 let transform = sounds(chain, shape.as_deref())?;
                 let stages = py.detach(|| transform.stages(&sample, place)).map_err(refused)?;
                 let stage = |stage: shardd_audio::Stage| {
@@ -142,6 +168,14 @@ impl Chain {
             )
         });
         Ok(stages.collect())
+    }
+}
+
+impl Chain {
+    fn samples(&self) -> PyResult<&SampleTransforms> {
+        self.inner.samples().ok_or_else(|| {
+            PyValueError::new_err("these transforms change whole columns: call them with a record batch")
+        })
     }
 }
 

@@ -144,9 +144,10 @@ def test_nodes_give_the_same_pictures_as_their_store(images, tmp_path):
             {"id": batch["id"].to_numpy(), "image": torch.from_numpy(batch["image"].to_numpy_ndarray().copy())} for batch in read
         ]
         assert of_batches(shaped) == expected
-        asked = urllib.parse.urlencode({"global_batch_size": 24, "transforms": "[{}]"})
-        with pytest.raises(urllib.error.HTTPError, match="422"):
-            urllib.request.urlopen(f"{server}/v1/plans/{dataset.plan}/batches?{asked}")
+        for refused in ("[{}]", '{"columns": {"id": []}}', json.dumps({"columns": {}, "samples": json.loads(CROP.to_json())})):
+            asked = urllib.parse.urlencode({"global_batch_size": 24, "transforms": refused})
+            with pytest.raises(urllib.error.HTTPError, match="422"):
+                urllib.request.urlopen(f"{server}/v1/plans/{dataset.plan}/batches?{asked}")
     finally:
         node.kill()
         node.wait()

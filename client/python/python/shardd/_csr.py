@@ -35,7 +35,8 @@ class Csr:
         self.indices = indices
         #: The values, of shape ``[values]``; those of libsvm are float32.
         self.data = data
-        #: The number of columns of the matrix, if it is known: ``StreamingDataset(features=...)``.
+        #: The number of columns of the matrix, if it is known: from ``StreamingDataset(features=...)``, or from the dataset, which has it
+        #: after :func:`shardd.from_anndata`.
         self.features = features
         #: The numbers of rows that are missing, which have no values.
         self.nulls = nulls
@@ -132,4 +133,6 @@ def of_column(column: _native.Column, convert: Callable[[_native.Column], Any], 
     if (parts := column.csr()) is None:
         return None
     indptr, indices, data, nulls = parts
+    if features is None:
+        features = column.features
     return Csr(convert(indptr), convert(indices), convert(data), features=features, nulls=frozenset(nulls))

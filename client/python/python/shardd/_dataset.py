@@ -20,6 +20,7 @@ from ._schedule import shares
 from ._shared import SharedBatches
 from ._state import State, StateMismatch
 from ._streams import Mixture, Stream, classes_of, refuse_beside_streams
+from .column_transforms import samples_of
 
 if TYPE_CHECKING:
     from ._loader import DataLoader
@@ -141,6 +142,8 @@ class StreamingDataset:
             self.plan, self.partitions = self._store.make_plan(self.version, **plan)
             self._schema = {column["name"]: column for column in self._store.columns(self.version)}
         self.shuffle = shuffle
+        if not shuffle and self._mixture is not None:
+            self._mixture.refuse_changes_after(self._samples)
         if not shuffle:
             self._warn_if_mixed()
         self.batch_size = batch_size
@@ -178,6 +181,37 @@ class StreamingDataset:
         self._schema = {column["name"]: column for column in mixture.native.columns()}
 
     @property
+    def _proportions(self) -> tuple[tuple[int, tuple[str, ...]], ...]:
+        """The proportions of streams that a training has set, from which position on each."""
+        return () if self._mixture is None else tuple((begin, tuple(shares)) for begin, shares in self._mixture.set_phases)
+
+    def _with_proportions(self, phases: Sequence[tuple[int, Sequence[str]]]) -> StreamingDataset:
+        """This dataset with the proportions that a training has set. Others that it has set are dropped."""
+        if self._mixture is None:
+            if phases:
+                raise ValueError("the state has proportions of streams, and this dataset has no streams")
+            return self
+        phases = [(begin, list(shares)) for begin, shares in phases]
+        if phases == self._mixture.set_phases:
+            return self
+        # Not a copy as for another process, which keeps this one's rank.
+        other = object.__new__(type(self))
+        other.__dict__.update(self.__dict__)
+        other._mixture, other._idle = self._mixture.with_set(phases), None
+        other._of_mixture(other._mixture)
+        return other
+
+    def _of_state(self, state: State, force: bool) -> StreamingDataset:
+        """This dataset with the proportions of a state. With ``force``, proportions that do not fit are left out."""
+        try:
+            return self._with_proportions(state.proportions)
+        except ValueError as error:
+            if not force:
+                raise StateMismatch(f"{error}: the proportions of the state do not fit {self!r}") from None
+            warnings.warn(f"the proportions of the state are left out: {error}", stacklevel=3)
+            return self
+
+    @property
     def __class__(self) -> type:
         """Asked by ``isinstance``: to PyTorch, if it is there, this is a ``Dataset`` and an ``IterableDataset``, and not one to be
         indexed."""
@@ -204,11 +238,11 @@ class StreamingDataset:
         return self._columns if self._columns is not None else list(self._schema)
 
     def _check_columns(self, chain: Any) -> None:
-        """Whether batches have what a ``Compose`` changes: its pictures, and the labels that it mixes."""
+        """Whether batches have what a ``Compose`` changes: its columns, its pictures, and the labels that it mixes."""
         left_out = [name for name in self._schema if name not in self.columns]
-        changed = [chain.column] if chain.column in left_out else []
-        if getattr(chain, "mixes", False):
-            given = json.loads(chain.to_json())["batch"].get("labels")
+        changed = [name for name in (chain.column, *getattr(chain, "columns", ())) if name in left_out]
+        if (samples := samples_of(chain)) is not None and samples.mixes:
+            given = json.loads(samples.to_json())["batch"].get("labels")
             named = [name for name in self._schema if name.lower() in ("label", "labels")] or [name for name in self._schema if "label" in name.lower()]
             changed += [name for name in [given or (named[0] if named else None)] if name in left_out]
         if changed:
@@ -384,15 +418,17 @@ class StreamingDataset:
             # Others may have some of this epoch left, and the next one is another iteration.
             epoch, position = begun, self.num_samples
         worker = loader._turn if loader._turn[1] > 1 else None
-        return State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit).as_dict()
+        state = State(self._order, epoch, position, loader.virtual_ranks, self.run, worker, self._limit, proportions=self._proportions)
+        return state.as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any], *, force: bool = False) -> None:
         """The next iteration continues at the position in the state, and keeps its virtual ranks on the terms of
         :meth:`DataLoader.load_state_dict`. A state of a loader is for the next iteration, with any number of workers. The state of
         a worker is only for the same one of as many."""
         read = State.of(state)
+        dataset = self._of_state(read, force)
         if not force:
-            read.check(self._order, repr(self), self._limit)
+            read.check(dataset._order, repr(dataset), self._limit)
         worker = _worker()
         if read.worker is not None and read.worker != (worker or (0, 1))[:2]:
             raise StateMismatch(
@@ -402,6 +438,9 @@ class StreamingDataset:
             )
         from ._loader import DataLoader
 
+        if dataset is not self:
+            self._mixture = dataset._mixture
+            self._of_mixture(dataset._mixture)
         loader = DataLoader(self, batch_size=self.batch_size or 64, _may_be_unequal=self.batch_size is None)
         loader._take(Taken(read.virtual_ranks))
         self._taken = loader._taken

@@ -49,6 +49,86 @@ def from_iter(
     return _write(begin, rows, classes or {})
 
 
+def from_arrow(
+    data: Any,
+    out: str | os.PathLike[str],
+    *,
+    name: str,
+    classes: Mapping[str, Sequence[str]] | None = None,
+    mix: str = "random",
+    seed: int = 0,
+    shard_size: str | None = None,
+    message: str = "",
+    storage_options: Mapping[str, Any] | None = None,
+) -> str:
+    """As :func:`from_iter`, of Arrow data, in the memory of the library that made it. The columns are those that ``shardctl ingest``
+    makes of a Parquet file with these rows.
+
+    ``data`` is one of:
+
+    a table or a stream
+        whatever has ``__arrow_c_stream__``: a ``pyarrow.Table``, a ``RecordBatchReader``, a DataFrame of Polars or pandas, a
+        relation of DuckDB.
+    a dataset or a scanner
+        with ``to_batches()``, such as those of ``pyarrow.dataset`` and of Lance.
+    an iterable
+        of record batches or tables, such as a generator.
+
+    All record batches need the columns and types of the first. At most a few wait to be ingested, so ``data`` may be larger than
+    memory. Do not change the memory of a batch after you yield it: it is not copied.
+
+    If ``data`` raises, nothing is committed, and the exception is yours. Of a stream of another language, the message is.
+    """
+    store = open_store(os.fspath(out), **(storage_options or {}))
+    names = {key: [str(each) for each in values] for key, values in (classes or {}).items()}
+    writer: _native.Batches | None = None
+    try:
+        for number, batch in enumerate(_batches(data)):
+            if writer is None:
+                _check_classes(names, batch.columns)
+                writer = _native.Batches(store, name, batch, names, mix=mix, seed=seed, shard_size=shard_size, message=message)
+            writer.write(batch, number)
+        if writer is None:
+            raise ValueError("there are no rows")
+    except BaseException:
+        if writer is not None:
+            writer.abandon()
+        raise
+    return writer.finish()
+
+
+def _batches(data: Any) -> Iterator[_native.Batch]:
+    """Its record batches."""
+    # A stream of the interface has only the messages of exceptions, and an iterator of PyArrow's the exceptions themselves.
+    if hasattr(data, "__arrow_c_stream__") and not hasattr(data, "read_next_batch"):
+        yield from _native.BatchStream(data)
+        return
+    if hasattr(data, "__arrow_c_array__"):
+        yield _native.Batch(data)
+        return
+    if hasattr(data, "to_batches"):
+        data = data.to_batches()
+    if isinstance(data, (str, bytes, Mapping)) or not hasattr(data, "__iter__"):
+        raise TypeError(
+            f"{type(data).__name__} has no Arrow data: pass a table, a stream or an iterable of record batches; rows are for "
+            "shardd.from_iter, and files for shardctl ingest"
+        )
+    for number, part in enumerate(data):
+        if hasattr(part, "__arrow_c_array__"):
+            yield _native.Batch(part)
+        elif hasattr(part, "__arrow_c_stream__"):
+            yield from _native.BatchStream(part)
+        else:
+            raise TypeError(
+                f"item {number} is a {type(part).__name__}: give record batches or tables of Arrow; rows are for shardd.from_iter"
+            )
+
+
+def _check_classes(classes: Iterable[str], columns: Sequence[str]) -> None:
+    if unknown := [key for key in classes if key not in columns]:
+        raise ValueError(f"classes names column {unknown[0]!r}; there are {', '.join(columns)}")
+
+
 def from_torch(
     dataset: Any, out: str | os.PathLike[str], *, name: str, columns: Sequence[str] | None = None, **how: Any
 ) -> str:
@@ -150,9 +230,7 @@ def _write(
             values = {key: _value(value, f"row {total}, column {key!r}", np) for key, value in row.items()}
             if writer is None:
                 kinds = {key: (kind, shape) for key, (kind, shape, _) in values.items()}
-                unknown = [key for key in classes if key not in kinds]
-                if unknown:
-                    raise ValueError(f"classes names column {unknown[0]!r}; there are {', '.join(kinds)}")
+                _check_classes(classes, list(kinds))
                 writer = begin([(key, kind, shape, classes.get(key)) for key, (kind, shape) in kinds.items()])
                 fixed = sum(value.nbytes for kind, _, value in values.values() if kind not in ("bytes", "text"))
                 most = max(1, min(_ROWS, _BYTES // max(fixed, 1)))

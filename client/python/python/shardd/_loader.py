@@ -6,13 +6,14 @@ import hashlib
 import random
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
 from . import _device, _formats, _native, _stats, _transform
+from .column_transforms import samples_of, together
 from .transforms import Compose, Transform
 from ._dataset import StreamingDataset
 from ._ranks import Ranks, Taken, refuse_unequal, refuse_unequal_resumed
@@ -40,13 +41,14 @@ _NOWHERE = (-1, 0)
 
 
 def _split(transform: Any) -> tuple[Compose | None, _transform.Steps | None]:
-    """What threads do to pictures, and what Python does to samples after that."""
+    """What threads do to pictures and columns, and what Python does to samples after that."""
     steps = list(transform) if isinstance(transform, Sequence) else [transform]
     for step in steps:
         if isinstance(step, Transform) and not isinstance(step, Compose):
             raise TypeError(f"{step!r} is one operation: pass Compose([...])")
         if step is not None and not callable(step):
             raise TypeError(f"transform is a Compose, a function, or a list of these, and {step!r} is none")
+    steps = together(steps)
     chain = steps.pop(0) if steps and isinstance(steps[0], Compose) else None
     rest = [step for step in steps if step is not None]
     for step in [chain, *rest] if rest else []:
@@ -82,7 +84,8 @@ class DataLoader:
     ``num_workers`` is the number of threads that gather batches, outside the interpreter's lock. ``transform`` receives single
     samples, and ``collate_fn`` the samples of a micro-batch. ``transform_processes`` is the number of processes that call them;
     with 0, this process does. If ``transform`` is a :class:`shardd.transforms.Compose`, or a list of one and a function, the
-    ``Compose`` changes the pictures in the threads, and the function receives samples with changed pictures. For each micro-batch, ``random``, ``numpy.random`` and the CPU generator of PyTorch are seeded: by
+    ``Compose`` changes the pictures in the threads, and the function receives samples with changed pictures. A
+    :class:`shardd.column_transforms.Compose` in the list changes other columns there, too. For each micro-batch, ``random``, ``numpy.random`` and the CPU generator of PyTorch are seeded: by
     ``torch.initial_seed()`` and the position, not by the process.
 
     ``pin_memory`` gathers batches into pinned memory that PyTorch allocates; see :func:`shardd.to_device`.
@@ -150,7 +153,7 @@ class DataLoader:
         self._pinned: list[_device.Pinned | None] = []
         self.collate_fn = collate_fn
         self._chain, self._changes = _split(transform)
-        if self._chain is not None and dataset._image != (None, None):
+        if samples_of(self._chain) is not None and dataset._image != (None, None):
             raise ValueError("the Compose decides on layout and type of pictures: leave image_layout and image_dtype of the dataset out")
         if self._chain is not None:
             dataset._check_columns(self._chain)
@@ -181,6 +184,8 @@ class DataLoader:
         self._given_of_step = 0
         # Counts iterations: only the last one that has begun may continue.
         self._iteration = 0
+        # Whether the order is another than that of the batches that were read ahead.
+        self._changed = False
         self._loop: _Loop | None = None
         self._native: _native.Loader | None = None
         self._native_at = (0, 0)
@@ -210,7 +215,10 @@ class DataLoader:
 
     @transform.setter
     def transform(self, transform: Any) -> None:
-        _, self._changes = _split([self._chain, transform] if self._chain is not None else transform)
+        chain, changes = _split([self._chain, transform] if self._chain is not None else transform)
+        if chain is not self._chain:
+            raise ValueError("a Compose changes samples in the loader's threads: make a DataLoader with it, or assign a function")
+        self._changes = changes
 
     @property
     def ranks(self) -> Ranks:
@@ -316,8 +324,8 @@ class DataLoader:
             self._begin_at(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the returned batches, in whole steps: less than 300 bytes as JSON, the same on
-        every rank. Between two micro-batches of a step it is the beginning of that step. ``unfinished_step`` is then the
+        """The position after the returned batches, in whole steps: less than 300 bytes as JSON, and the proportions that
+        :meth:`set_proportions` has set, if any; the same on every rank. Between two micro-batches of a step it is the beginning of that step. ``unfinished_step`` is then the
         number of micro-batches that will be repeated, and the total; a warning names the samples."""
         state = self._state()
         state.warn()
@@ -331,9 +339,56 @@ class DataLoader:
             self.dataset.run,
             limit=self.dataset._limit,
             transforms=self._transforms_digest(),
+            proportions=self.dataset._proportions,
             unfinished_step=self._unfinished,
             given_again=self._given_of_step,
         )
+
+    def set_proportions(self, proportions: Sequence[float | str]) -> None:
+        """Reads the streams in other proportions from the next step on, for example by their losses.
+
+        ``proportions`` has one number for each stream, in their order, rounded to nine digits. They hold until the next call, in
+        place of the schedules of the streams. States have all proportions that were set, so that a resumed training reads the same
+        samples, with any number of ranks. Call this on all ranks after the same step, when :attr:`is_last_micro` is true. With a
+        process group, the numbers of rank 0 hold on all of them, and ranks after different steps raise :class:`StateMismatch`.
+
+        The loader forgets the batches that it has read ahead, and opens the streams again."""
+        mixture = self.dataset._mixture
+        if mixture is None:
+            raise ValueError("set_proportions is for a StreamingDataset of streams, and this one has none")
+        if not self.dataset.shuffle:
+            raise ValueError("with shuffle=False, all epochs have the samples of the first: set_proportions is for a training")
+        if self._unfinished is not None:
+            raise RuntimeError("a step has more micro-batches: call set_proportions when is_last_micro is true")
+        epoch, position = self._cursor
+        at = epoch * self.dataset._samples + position
+        phases = mixture.set_at(at, self._of_first_rank(at, proportions))
+        self.dataset = self.dataset._with_proportions(phases)
+        self._end_threads()
+        self._changed = True
+
+    def _of_first_rank(self, position: int, values: Any) -> list[Any]:
+        """What rank 0 gives, on all ranks of the process group, which are at the same position."""
+        if not self._has_peers():
+            return list(values)
+        group = sys.modules["torch"].distributed
+        own = list(values) if group.get_rank() == 0 else None
+        every: list[Any] = [None] * group.get_world_size()
+        group.all_gather_object(every, (position, own))
+        strange = [rank for rank, (other, _) in enumerate(every) if other != every[0][0]]
+        if strange:
+            raise StateMismatch(
+                f"ranks set proportions after different steps: rank 0 at sample {every[0][0]}, and rank {strange[0]} at sample "
+                f"{every[strange[0]][0]}"
+            )
+        return every[0][1]
+
+    def _has_peers(self) -> bool:
+        """Whether the ranks of a process group read together. A user who gives ranks has their own groups."""
+        torch = sys.modules.get("torch")
+        if torch is None or not torch.distributed.is_available() or self.dataset._given_ranks[0] is not None:
+            return False
+        return torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1
 
     def _transforms_digest(self) -> str | None:
         """The first digits of the digest of all transforms, or of their digests if there are several."""
@@ -352,8 +407,9 @@ class DataLoader:
         state of other data or another plan is refused, unless you pass
         ``force=True``."""
         read = State.of(state)
+        dataset = self.dataset._of_state(read, force)
         if not force:
-            read.check(self.dataset._order, repr(self.dataset), self.dataset._limit)
+            read.check(dataset._order, repr(dataset), dataset._limit)
         if read.position > self.dataset.num_samples:
             raise StateMismatch(f"position {read.position} is beyond the {self.dataset.num_samples} samples of an epoch")
         if read.worker is not None:
@@ -361,6 +417,7 @@ class DataLoader:
         read.warn_of_others(self._transforms_digest())
         self._take(Taken(read.virtual_ranks))
         self.close()
+        self.dataset = dataset
         # A dataset may say that it is at the end of an epoch.
         is_over = read.position == self.dataset.num_samples
         self._begin_at(*((read.epoch + 1, 0) if is_over else (read.epoch, read.position)))
@@ -439,7 +496,18 @@ class DataLoader:
         self._check_latest(iteration)
         loop = _Loop(position, self._done_before(position))
         position += self._turn[0] * self.global_batch_size
-        with closing(self._made(epoch, position)) as made, self._running(loop):
+        with self._running(loop):
+            while (yield from self._stretch(epoch, position, iteration, loop)):
+                position = self._cursor[1]
+        # The epoch is over, if no call moved it meanwhile.
+        if self._cursor[0] == epoch:
+            self._cursor = (epoch + 1, 0)
+        self._inside = False
+
+    def _stretch(self, epoch: int, position: int, iteration: int, loop: _Loop) -> Generator[Any, None, bool]:
+        """The micro-batches of an epoch from a position on, until it ends or the order changes; whether it has changed."""
+        self._changed = False
+        with closing(self._made(epoch, position)) as made:
             for (step, index), make in made:
                 began = perf_counter()
                 batch = make()
@@ -465,10 +533,9 @@ class DataLoader:
                 self._check_latest(iteration)
                 if index + 1 == count and self._cursor[0] != epoch:
                     break
-        # The epoch is over, if no call moved it meanwhile.
-        if self._cursor[0] == epoch:
-            self._cursor = (epoch + 1, 0)
-        self._inside = False
+                if self._changed:
+                    return True
+        return False
 
     @contextmanager
     def _running(self, loop: _Loop) -> Iterator[None]:
@@ -635,14 +702,9 @@ class DataLoader:
 
     def _compare_ranks(self) -> None:
         """Refuses ranks that follow different plans: they would train on a mixture without an error."""
-        torch = sys.modules.get("torch")
-        if not self._check_ranks or torch is None or not torch.distributed.is_available():
+        if not self._check_ranks or not self._has_peers():
             return
-        self._check_ranks = False
-        group = torch.distributed
-        # A user who gives ranks has their own groups.
-        if not group.is_initialized() or group.get_world_size() == 1 or self.dataset._given_ranks[0] is not None:
-            return
+        self._check_ranks, group = False, sys.modules["torch"].distributed
         order, chain = self.dataset._order, self._chain and self._chain.digest
         own = (order, self.virtual_ranks, self.global_batch_size, self._last_batch, self._cursor, self.dataset._limit, chain)
         every: list[Any] = [None] * group.get_world_size()

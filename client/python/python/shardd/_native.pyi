@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from typing import Any
 
@@ -18,6 +18,9 @@ class Column:
     @property
     def block(self) -> Any:
         """The tensor of PyTorch's in whose memory the values lie, from its first byte on; `None` if it has allocated none."""
+    @property
+    def features(self) -> int | None:
+        """The number of features of sparse rows, if the dataset has it."""
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
     def __len__(self) -> int: ...
@@ -119,6 +122,9 @@ class Chain:
     def names(audio: bool = False) -> list[str]: ...
     @staticmethod
     def nearest(name: str, audio: bool = False) -> str: ...
+    @staticmethod
+    def nearest_of_columns(name: str) -> str: ...
+    def apply_to_columns(self, batch: Batch) -> list[Column]: ...
     def apply(
         self,
         sample: bytes,
@@ -191,9 +197,15 @@ class SharedBlocks:
 
 class Mixture:
     def __init__(
-        self, sources: Sequence[tuple[Store, str, str, str, str, str]], *, epoch_size: int | None = None
+        self,
+        sources: Sequence[tuple[Store, str, str, str, str, str]],
+        *,
+        epoch_size: int | None = None,
+        phases: Sequence[tuple[int, Sequence[str]]] = (),
     ) -> None:
-        """Of each source the store, version, plan, name, which of proportion, repeat and choose, and how much."""
+        """Of each source the store, version, plan, name, which of proportion, repeat and choose, and how much; of each change of
+        proportions the first position, and the proportion of each source."""
+    def with_phases(self, phases: Sequence[tuple[int, Sequence[str]]]) -> Mixture: ...
     @property
     def id(self) -> str: ...
     @property
@@ -241,6 +253,47 @@ class Rows:
     def write(self, rows: int, values: Sequence[Any]) -> None: ...
     def finish(self) -> str: ...
     def abandon(self) -> None: ...
+
+class Batch:
+    """A record batch in the memory of the library that made it."""
+
+    def __init__(self, data: Any) -> None:
+        """Of data with ``__arrow_c_array__``."""
+    def __len__(self) -> int: ...
+    @property
+    def columns(self) -> list[str]: ...
+
+class BatchStream:
+    def __init__(self, data: Any) -> None:
+        """Of data with ``__arrow_c_stream__``."""
+    def __iter__(self) -> BatchStream: ...
+    def __next__(self) -> Batch: ...
+
+class Batches:
+    def __init__(
+        self,
+        store: Store,
+        name: str,
+        first: Batch,
+        classes: Mapping[str, Sequence[str]],
+        *,
+        mix: str = "random",
+        seed: int = 0,
+        shard_size: str | None = None,
+        message: str = "",
+    ) -> None:
+        """Begins an ingest of batches with the columns of the first, which is not written by this."""
+    def write(self, batch: Batch, number: int) -> None: ...
+    def finish(self) -> str: ...
+    def abandon(self) -> None: ...
+
+class Tokenizer:
+    def __init__(self, file: bytes, encoding: str | None = None) -> None: ...
+    @property
+    def vocab_size(self) -> int: ...
+    def encode(self, text: str, template: bool, parse: bool) -> list[int]: ...
+    def encode_batch(self, texts: Sequence[str], template: bool, parse: bool, threads: int | None) -> tuple[Column, Column]: ...
+    def decode(self, ids: Sequence[int]) -> bytes: ...
 
 def mixture_virtual_ranks(global_batch: int) -> int: ...
 def data_rank(

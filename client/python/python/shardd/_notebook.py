@@ -9,7 +9,7 @@ from dataclasses import MISSING, fields
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from . import _formats, _html
+from . import _formats, _html, column_transforms
 from ._html import Html, code, element, faint, note
 from ._streams import classes_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ._dataset import StreamingDataset
     from ._headspace import Headspace
     from ._loader import DataLoader
-    from .transforms import Compose, Transform
+    from .transforms import Compose
 
 # Numbers of an argument beyond which it is cut off.
 _MANY = 16
@@ -207,6 +207,13 @@ def chain(of: Compose) -> Html:
 
 
 def _parts_of_chain(of: Compose) -> Iterator[Html]:
+    if isinstance(of, column_transforms.Compose):
+        yield _html.pairs([("digest", code(of.digest))])
+        rows = [(name, *cells) for name, ops in of.columns.items() for cells in _operations(ops, 0)]
+        yield _html.grid(("column", "operation", "arguments"), rows, "operations, in order")
+        if of.samples is None:
+            return
+        of = of.samples
     defaults = _options(type(of)([]))
     given = [f"{name}={_value(value)}" for name, value in _options(of).items() if value != defaults[name]]
     companions = [f"{name} ({type(companion).__name__})" for name, companion in of.companions.items()]
@@ -224,10 +231,10 @@ def _options(of: Compose) -> dict[str, Any]:
     return {**options, **inner}
 
 
-def _operations(of: Sequence[Transform], depth: int) -> Iterator[tuple[Any, Any]]:
+def _operations(of: Sequence[Any], depth: int) -> Iterator[tuple[Any, Any]]:
     """Operations and their arguments; those inside of others follow, moved to the right. Defaults are faint."""
     for operation in of:
-        inside: Sequence[Transform] = ()
+        inside: Sequence[Any] = ()
         arguments = []
         declared = fields(operation) if hasattr(operation, "__dataclass_fields__") else ()  # type: ignore[arg-type]
         for field in declared:

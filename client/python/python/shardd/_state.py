@@ -30,6 +30,8 @@ class State:
     limit: int | None = None
     # The first digits of the digest of the transforms of pictures.
     transforms: str | None = None
+    # The proportions of streams that a training has set: from which position on, and that of each stream.
+    proportions: tuple[tuple[int, tuple[str, ...]], ...] = ()
     # Of a step that was begun and not finished: how many of its rank's micro-batches were handed out, of how many. Reading goes
     # on at the start of the step, which is what ``position`` says, and hands them out again.
     unfinished_step: tuple[int, int] | None = None
@@ -52,6 +54,8 @@ class State:
             state["limit"] = self.limit
         if self.transforms is not None:
             state["transforms"] = self.transforms
+        if self.proportions:
+            state["proportions"] = [[begin, list(shares)] for begin, shares in self.proportions]
         if self.unfinished_step is not None:
             state["unfinished_step"] = list(self.unfinished_step)
         return state
@@ -85,6 +89,7 @@ class State:
                 worker=(int(worker[0]), int(worker[1])) if worker is not None else None,
                 limit=int(state["limit"]) if state.get("limit") is not None else None,
                 transforms=str(state["transforms"]) if state.get("transforms") is not None else None,
+                proportions=tuple((int(begin), tuple(map(str, shares))) for begin, shares in state.get("proportions", ())),
             )
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise StateMismatch(f"the state is damaged: {error!r}") from None
@@ -93,11 +98,11 @@ class State:
         return read
 
     def warn_of_others(self, transforms: str | None) -> None:
-        """Warns if pictures were transformed in another way before the state."""
+        """Warns if samples were transformed in another way before the state."""
         if self.transforms is not None and self.transforms != transforms:
             own = "none" if transforms is None else f"those of digest {transforms}"
             warnings.warn(
-                f"the state was saved with transforms of digest {self.transforms}, and this loader has {own}: pictures differ from those "
+                f"the state was saved with transforms of digest {self.transforms}, and this loader has {own}: samples differ from those "
                 "of a training that was not interrupted",
                 stacklevel=3,
             )

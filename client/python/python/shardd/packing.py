@@ -8,6 +8,9 @@ of them becomes one row for attention that stays inside documents::
 
 The keys are those of ``DataCollatorWithFlattening(return_flash_attn_kwargs=True)`` of transformers. :func:`next_token` keeps the
 rows apart, with padding, for models that take batches of one shape.
+
+With ``--chat-template``, the documents are conversations, and column ``loss_mask`` has a 1 for each token with a loss. Both functions
+take it into account.
 """
 
 from __future__ import annotations
@@ -28,12 +31,14 @@ def flatten(
     documents: str = "documents",
     length: str = "length",
     labels: str | None = None,
+    loss_mask: str | None = "loss_mask",
 ) -> dict[str, Any]:
     """A batch of ``n`` sequences as one row of the ``t`` tokens that are in documents; padding is left out.
 
     ``tokens``, ``documents`` and ``length`` are the columns of sequences: int of ``[n, N]``, a :class:`shardd.Ragged` of places
     where documents begin, and int of ``[n]``. Without a column ``length``, all ``N`` tokens of a sequence are in documents.
-    ``labels`` is a column of labels of ``[n, N]``; by default the labels are the tokens.
+    ``labels`` is a column of labels of ``[n, N]``; by default the labels are the tokens. Where the batch has a column ``loss_mask``
+    (``[n, N]``), the label of a token with 0 there is -100; with ``loss_mask=None`` it has no meaning.
 
     The result has ``input_ids`` and ``labels`` (int64, ``[1, t]``), ``position_ids`` (int64, ``[1, t]``, from 0 in each
     document), ``cu_seq_lens_q`` and ``cu_seq_lens_k`` (int32, where documents begin, and ``t``), and ``max_length_q`` and
@@ -51,7 +56,7 @@ def flatten(
     bounds = numpy.append(begins, ends[-1] if rows else 0).astype(numpy.int32)
     lengths = numpy.diff(bounds)
     positions = numpy.arange(len(flat)) - numpy.repeat(bounds[:-1], lengths)
-    own = flat.clone() if labels is None else torch.as_tensor(batch[labels])[kept].long()
+    own = _labels(batch, ids, labels, loss_mask)[kept]
     own[torch.as_tensor(bounds[:-1].astype(numpy.int64)).to(ids.device)] = IGNORED
     cu_seq_lens, longest = torch.as_tensor(bounds).to(ids.device), int(lengths.max(initial=0))
     return {
@@ -72,15 +77,17 @@ def next_token(
     documents: str = "documents",
     length: str = "length",
     labels: str | None = None,
+    loss_mask: str | None = "loss_mask",
 ) -> dict[str, Any]:
     """A batch of ``n`` sequences of ``N`` tokens with the label of each token: the next token of its document.
 
-    ``tokens``, ``documents``, ``length`` and ``labels`` are columns as in :func:`flatten`. Without a column ``documents``, each
-    sequence is one document.
+    ``tokens``, ``documents``, ``length``, ``labels`` and ``loss_mask`` are columns as in :func:`flatten`. Without a column
+    ``documents``, each sequence is one document.
 
     The result has ``input``, ``labels`` and ``positions``, all int64 of ``[n, N]``, on the device of the tokens. Positions begin at 0
     in each document, and in the padding. The label of the last token of each document, and of padding, is -100: no token of the same
-    document follows. A sequence that ends within a document has no next token for its last one, either.
+    document follows. A sequence that ends within a document has no next token for its last one, either. The label is -100, too, where
+    the next token has a 0 in ``loss_mask``.
 
     Raises ``ValueError`` if a column is missing, or has another shape."""
     import torch
@@ -89,10 +96,7 @@ def next_token(
     width, device = ids.shape[1], ids.device
     places = torch.arange(width, device=device)
     begins = _marked(batch.get(documents), ids)
-    following = ids if labels is None else torch.as_tensor(batch[labels]).long()
-    if following.shape != ids.shape:
-        shapes = f"column {labels!r} has the shape {list(following.shape)}, and {tokens!r} {list(ids.shape)}"
-        raise ValueError(f"{shapes}: give one label for each token")
+    following = _labels(batch, ids, labels, loss_mask)
     shifted = torch.full_like(ids, IGNORED)
     shifted[:, :-1] = following[:, 1:]
     if length in batch:
@@ -115,6 +119,21 @@ def _ids(batch: Mapping[str, Any], takes: str, tokens: str, *others: str | None)
     if ids.ndim != 2:
         raise ValueError(f"column {tokens!r} has the shape {list(ids.shape)}: give a version made with --sequence-length")
     return ids
+
+
+def _labels(batch: Mapping[str, Any], ids: Any, labels: str | None, loss_mask: str | None) -> Any:
+    """The label of each token itself, as int64 of ``[n, N]``: -100 where the batch has a loss mask of 0."""
+    import torch
+
+    def of_tokens(name: str) -> Any:
+        values = torch.as_tensor(batch[name]).to(ids.device)
+        if values.shape != ids.shape:
+            shapes = f"column {name!r} has the shape {list(values.shape)}, and the tokens {list(ids.shape)}"
+            raise ValueError(f"{shapes}: give one value for each token")
+        return values
+
+    own = (ids if labels is None else of_tokens(labels)).long()
+    return own.masked_fill(of_tokens(loss_mask) == 0, IGNORED) if loss_mask in batch else own
 
 
 def _marked(documents: Any, ids: Any) -> Any:

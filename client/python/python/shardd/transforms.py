@@ -609,13 +609,17 @@ class Compose(Transform):
         """A sample's picture as a batch would have it, at this position of this epoch.
 
         ``sample`` is an encoded image (``bytes``) or an array of uint8, ``[height, width, channels]`` or ``[channels, height,
-        width]``. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy. It is not mixed with others.
+        width]``; with one more dimension in front, it is a clip, whose frames are changed alike. The result is a tensor of PyTorch where PyTorch is installed, else an array of NumPy. It is not mixed with others.
         With ``companions``, ``sample`` and the result are mappings with them and the picture."""
         return self.at(sample, seed=seed, epoch=epoch, position=position)
 
     def at(self, sample: Any, *, seed: int, epoch: int, position: int, first: int = 0) -> Any:
         """The same behind other operations: its own have numbers from ``first`` on."""
         column, picture, given = self._parts(sample)
+        if getattr(picture, "ndim", 0) == 4 and not given:
+            frames = (self._chain.apply(*_bytes_of(frame), seed, epoch, position, first, []) for frame in picture)
+            dtypes, shapes, numbers, _ = zip(*frames, strict=True)
+            return _array(dtypes[0], [len(numbers), *shapes[0]], bytearray().join(numbers))
         data, shape = _bytes_of(picture)
         *numbers, moved = self._chain.apply(data, shape, seed, epoch, position, first, given)
         return self._whole(sample, column, _array(*numbers), moved)
@@ -672,8 +676,12 @@ class Compose(Transform):
 
 
 def from_json(text: str) -> Compose:
-    """Transforms from their JSON: those of sounds, too."""
+    """Transforms from their JSON: those of sounds and of columns, too."""
     document = json.loads(_native.Chain(text).json)
+    if "columns" in document:
+        from . import column_transforms
+
+        return column_transforms.from_json(text)
     if "audio" in document:
         from . import audio_transforms
 
@@ -761,7 +769,7 @@ _HINTS = {
 def is_picture(value: Any) -> bool:
     """Whether a value may be an encoded image, or uint8 of a shape."""
     is_bytes = "uint8" in str(getattr(value, "dtype", ""))
-    return isinstance(value, bytes | bytearray | memoryview) or is_bytes and len(value.shape) in (2, 3)
+    return isinstance(value, bytes | bytearray | memoryview) or is_bytes and len(value.shape) in (2, 3, 4)
 
 
 def _bytes_of(sample: Any) -> tuple[bytes, list[int] | None]:
