@@ -10,6 +10,7 @@ from helpers import ids
 from shardd import transforms as T
 
 FRAMES, SIZE, COUNT = 4, 24, 40
+POINTS = np.zeros((1, 2), dtype=np.float32)
 
 
 def clip(number: int) -> np.ndarray:
@@ -19,7 +20,7 @@ def clip(number: int) -> np.ndarray:
 @pytest.fixture(scope="module")
 def store(tmp_path_factory) -> str:
     where = str(tmp_path_factory.mktemp("clips") / "store")
-    shardd.from_iter(({"id": number, "clip": clip(number), "label": number % 3} for number in range(COUNT)), where, name="clips")
+    shardd.from_iter(({"id": number, "clip": clip(number), "label": number % 3, "points": POINTS} for number in range(COUNT)), where, name="clips")
     return where
 
 
@@ -72,7 +73,7 @@ def test_any_number_of_threads_and_ranks_gives_the_same_clips(store):
     def read(world: int, threads: int) -> dict[int, bytes]:
         found = {}
         for rank in range(world):
-            dataset = shardd.StreamingDataset(store, rank=rank, world_size=world)
+            dataset = shardd.StreamingDataset(store, rank=rank, world_size=world, partitions=4)
             loader = shardd.DataLoader(dataset, global_batch_size=8, virtual_ranks=4, num_workers=threads, transform=augment())
             for batch in loader:
                 if loader.weight:
@@ -98,7 +99,7 @@ def test_a_function_behind_the_transforms_gets_clips(store):
 def test_what_takes_single_pictures_is_refused_for_clips(store):
     dataset = shardd.StreamingDataset(store)
     for chain in (T.Compose([T.CenterCrop(8), T.ToDtype("float32"), T.CutMix(num_classes=3)]),
-                  T.Compose([T.CenterCrop(8)], companions={"label": T.Labels()}, column="clip")):
+                  T.Compose([T.CenterCrop(8)], companions={"points": T.KeyPoints()}, column="clip")):
         with pytest.raises(ValueError, match='column "clip" has clips of 4 frames, and MixUp, CutMix and companions'):
             ids(shardd.DataLoader(dataset, batch_size=8, transform=chain))
 

@@ -313,8 +313,8 @@ fn conversations_are_ingested_and_appended_with_the_template_they_were_made_with
         "words.json",
         r#"{"version":"1.0","truncation":null,"padding":null,"added_tokens":[],"normalizer":null,"pre_tokenizer":{"type":"Whitespace"},"post_processor":null,"decoder":null,"model":{"type":"WordLevel","vocab":{"a":0,"b":1,"?":2},"unk_token":"?"}}"#,
     );
-    let source = "{% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
-                  {{ m.content }} {% endfor %}{{ strftime_now('%Y') }}";
+    let source = "{{ strftime_now('%Y') }} {% for m in messages %}{% if m.role == 'robot' %}{{ raise_exception('no robots') }}{% endif %}\
+                  {{ m.content }} {% endfor %}";
     let template = file("chat_template.jinja", source);
     let first = file("first.jsonl", &format!("{}\n{}\n", chat("assistant", "b b"), chat("user", "b")));
     let second = file("second.jsonl", &(chat("assistant", "b") + "\n"));

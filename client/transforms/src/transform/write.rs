@@ -51,12 +51,42 @@ fn by_bytes<const N: usize>(
     bytes: fn(f32) -> [u8; N],
 ) {
     let tables: Vec<[[u8; N]; 256]> = floats.iter().map(|floats| floats.map(bytes)).collect();
-    match tables.as_slice() {
-        // The tables' places are known to the inner loop.
-        [red, green, blue] => {
-            numbers(placed, layout, out, |channel, byte| [red, green, blue][channel][usize::from(byte)]);
+    match (layout, tables.as_slice()) {
+        (Layout::ChannelsFirst, [red, green, blue]) => planes_by_table(placed, [red, green, blue], out),
+        (_, tables) => numbers(placed, layout, out, |channel, byte| tables[channel][usize::from(byte)]),
+    }
+}
+
+/// Writes what three tables have for the bytes of three channels, as planes. One pass over the pixels: each is in the nearest cache
+/// once, and the tables' places are known to the inner loop.
+fn planes_by_table<const N: usize>(placed: &Placed<'_>, tables: [&[[u8; N]; 256]; 3], out: &mut [u8]) {
+    let (out, _) = out.as_chunks_mut::<N>();
+    let [height, width] = placed.size();
+    let (red, rest) = out.split_at_mut(height * width);
+    let (green, blue) = rest.split_at_mut(height * width);
+    let planes =
+        red.chunks_exact_mut(width).zip(green.chunks_exact_mut(width)).zip(blue.chunks_exact_mut(width));
+    for (row, ((red, green), blue)) in placed.rows().zip(planes) {
+        let (pixels, _) = row.as_chunks::<3>();
+        match placed.is_mirrored() {
+            false => deal(pixels.iter(), tables, red, green, blue),
+            true => deal(pixels.iter().rev(), tables, red, green, blue),
         }
-        tables => numbers(placed, layout, out, |channel, byte| tables[channel][usize::from(byte)]),
+    }
+}
+
+#[inline(always)]
+fn deal<'p, const N: usize>(
+    pixels: impl Iterator<Item = &'p [u8; 3]>,
+    [reds, greens, blues]: [&[[u8; N]; 256]; 3],
+    red: &mut [[u8; N]],
+    green: &mut [[u8; N]],
+    blue: &mut [[u8; N]],
+) {
+    for (((pixel, red), green), blue) in pixels.zip(red).zip(green).zip(blue) {
+        *red = reds[usize::from(pixel[0])];
+        *green = greens[usize::from(pixel[1])];
+        *blue = blues[usize::from(pixel[2])];
     }
 }
 
@@ -72,9 +102,19 @@ pub(super) fn floats(image: &Image<f32>, layout: Layout, dtype: Dtype, out: &mut
 fn each<const N: usize>(image: &Image<f32>, layout: Layout, out: &mut [u8], bytes: fn(f32) -> [u8; N]) {
     let (out, _) = out.as_chunks_mut::<N>();
     let channels = image.channels();
-    match layout {
-        Layout::ChannelsLast => out.iter_mut().zip(image.pixels()).for_each(|(to, from)| *to = bytes(*from)),
-        Layout::ChannelsFirst => {
+    match (layout, channels) {
+        (Layout::ChannelsLast, _) => {
+            out.iter_mut().zip(image.pixels()).for_each(|(to, from)| *to = bytes(*from))
+        }
+        (Layout::ChannelsFirst, 3) => {
+            let (pixels, _) = image.pixels().as_chunks::<3>();
+            let (red, rest) = out.split_at_mut(pixels.len());
+            let (green, blue) = rest.split_at_mut(pixels.len());
+            for (((pixel, red), green), blue) in pixels.iter().zip(red).zip(green).zip(blue) {
+                [*red, *green, *blue] = pixel.map(bytes);
+            }
+        }
+        (Layout::ChannelsFirst, _) => {
             for (channel, plane) in out.chunks_exact_mut(image.height() * image.width()).enumerate() {
                 let from = image.pixels()[channel..].iter().step_by(channels);
                 plane.iter_mut().zip(from).for_each(|(to, from)| *to = bytes(*from));
@@ -94,24 +134,8 @@ fn numbers<const N: usize>(
     let channels = placed.channels();
     let [height, width] = placed.size();
     let seen = |row: &[u8], at: usize| if placed.is_mirrored() { row.len() / channels - 1 - at } else { at };
-    match (layout, channels) {
-        (Layout::ChannelsFirst, 3) => {
-            // One pass over the pixels: each is in the nearest cache once.
-            let (red, rest) = out.split_at_mut(height * width);
-            let (green, blue) = rest.split_at_mut(height * width);
-            let planes = red
-                .chunks_exact_mut(width)
-                .zip(green.chunks_exact_mut(width))
-                .zip(blue.chunks_exact_mut(width));
-            for (row, ((red, green), blue)) in placed.rows().zip(planes) {
-                let (pixels, _) = row.as_chunks::<3>();
-                match placed.is_mirrored() {
-                    false => deal(pixels.iter(), [red, green, blue], &bytes),
-                    true => deal(pixels.iter().rev(), [red, green, blue], &bytes),
-                }
-            }
-        }
-        (Layout::ChannelsFirst, _) => {
+    match layout {
+        Layout::ChannelsFirst => {
             for (channel, plane) in out.chunks_exact_mut(height * width).enumerate() {
                 for (to, row) in plane.chunks_exact_mut(width).zip(placed.rows()) {
                     let number = |at| bytes(channel, row[seen(row, at) * channels + channel]);
@@ -119,7 +143,7 @@ fn numbers<const N: usize>(
                 }
             }
         }
-        (Layout::ChannelsLast, _) => {
+        Layout::ChannelsLast => {
             for (to, row) in out.chunks_exact_mut(width * channels).zip(placed.rows()) {
                 for (at, pixel) in to.chunks_exact_mut(channels).enumerate() {
                     let from = &row[seen(row, at) * channels..][..channels];
@@ -129,19 +153,6 @@ fn numbers<const N: usize>(
                 }
             }
         }
-    }
-}
-
-/// Writes the pixels of a row to its planes.
-fn deal<'p, const N: usize>(
-    pixels: impl Iterator<Item = &'p [u8; 3]>,
-    [red, green, blue]: [&mut [[u8; N]]; 3],
-    bytes: &impl Fn(usize, u8) -> [u8; N],
-) {
-    for (((pixel, red), green), blue) in pixels.zip(red).zip(green).zip(blue) {
-        *red = bytes(0, pixel[0]);
-        *green = bytes(1, pixel[1]);
-        *blue = bytes(2, pixel[2]);
     }
 }
 

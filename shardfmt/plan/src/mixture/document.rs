@@ -360,21 +360,19 @@ impl MixtureDocument {
             phase.weights()?;
             before = from;
         }
-        for (source_no, source) in self.sources.iter().enumerate() {
-            let is_read = |phase: &MixturePhase| phase.proportions[source_no] != Decimal(0);
-            if source.count() == 0
-                && source.take.proportion() == Decimal(0)
-                && !self.phases.iter().any(is_read)
-            {
-                return Err(MixtureError::Nothing {
-                    source_no,
-                    plan: source.plan.short(),
-                    take: source.take.to_string(),
-                    samples: source.samples,
-                });
-            }
-        }
-        Ok(())
+        // With phases, a source may wait for one that is still to be set.
+        let is_left_out =
+            |source: &MixtureSource| source.count() == 0 && source.take.proportion() == Decimal(0);
+        let left_out = self.sources.iter().position(is_left_out).filter(|_| phases == 0);
+        left_out.map_or(Ok(()), |source_no| {
+            let MixtureSource { plan, samples, take } = &self.sources[source_no];
+            Err(MixtureError::Nothing {
+                source_no,
+                plan: plan.short(),
+                take: take.to_string(),
+                samples: *samples,
+            })
+        })
     }
 }
 

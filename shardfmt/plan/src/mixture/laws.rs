@@ -251,6 +251,10 @@ fn phases_that_do_not_fit_are_refused_with_the_way_out() {
     refused(halves, vec![(7, vec![1])], "from position 7 on has 1 proportions for 2 sources");
     refused(halves, vec![(7, vec![0, 0])], "from position 7 on are all 0");
     refused(halves, vec![(1, vec![1, 1]); 1 << 22], "use fewer phases");
+    // A source may wait for a phase that is still to be set, but not without any.
+    let [one, none] = [Take::Proportion(1.into()), Take::Proportion(0.into())];
+    assert_eq!(of([one, none], vec![(7, vec![1, 0])]), Ok(2));
+    refused([one, none], vec![], "source 1 ");
     // A document of this release that an older one would misread says so, and one without phases is as before.
     let document = MixtureDocument::new(halves.map(source).to_vec(), None).expect("a mixture");
     assert!(!String::from_utf8(document.to_bytes()).expect("JSON").contains("phases"));
