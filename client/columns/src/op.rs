@@ -19,7 +19,7 @@ macro_rules! operations {
         #[serde(tag = "type")]
         pub enum Op {
             $(
-                #[doc = concat!("[`", stringify!($name), "`].")]
+                #[doc = concat!("[`", stringify!($name), "`](struct@", stringify!($name), ").")]
                 $name($name),
             )+
         }
