@@ -31,14 +31,13 @@ impl Change {
                 let is_own = |name: &str| !chain.companions.contains_key(name);
                 // Clips only where there are no single pictures: these were the only ones for long.
                 let single = |field: &Field| picture(field).and_then(single);
-                let found = match transforms.column() {
-                    None => find(None, columns, is_own, single)?,
-                    Some(_) => None,
-                };
-                let found = found.map_or_else(
-                    || find(transforms.column(), columns, is_own, picture),
-                    |found| Ok(Some(found)),
-                )?;
+                let mut found = None;
+                if transforms.column().is_none() {
+                    found = find(None, columns, is_own, single)?;
+                }
+                if found.is_none() {
+                    found = find(transforms.column(), columns, is_own, picture)?;
+                }
                 let (column, (input, frames)) = found
                     .ok_or("no column has encoded images or uint8 pixels for the transforms")
                     .map_err(config)?;

@@ -61,18 +61,26 @@ fn by_bytes<const N: usize>(
 /// once, and the tables' places are known to the inner loop.
 fn planes_by_table<const N: usize>(placed: &Placed<'_>, tables: [&[[u8; N]; 256]; 3], out: &mut [u8]) {
     let (out, _) = out.as_chunks_mut::<N>();
-    let [height, width] = placed.size();
-    let (red, rest) = out.split_at_mut(height * width);
-    let (green, blue) = rest.split_at_mut(height * width);
-    let planes =
-        red.chunks_exact_mut(width).zip(green.chunks_exact_mut(width)).zip(blue.chunks_exact_mut(width));
-    for (row, ((red, green), blue)) in placed.rows().zip(planes) {
-        let (pixels, _) = row.as_chunks::<3>();
+    for (pixels, [red, green, blue]) in rows(placed, out) {
         match placed.is_mirrored() {
             false => deal(pixels.iter(), tables, red, green, blue),
             true => deal(pixels.iter().rev(), tables, red, green, blue),
         }
     }
+}
+
+/// The pixels of each row, and its part of each of three planes.
+#[inline(always)]
+fn rows<'p, 'o, T>(
+    placed: &Placed<'p>,
+    out: &'o mut [T],
+) -> impl Iterator<Item = (&'p [[u8; 3]], [&'o mut [T]; 3])> {
+    let [height, width] = placed.size();
+    let (red, rest) = out.split_at_mut(height * width);
+    let (green, blue) = rest.split_at_mut(height * width);
+    let [red, green, blue] = [red, green, blue].map(|plane| plane.chunks_exact_mut(width));
+    let planes = red.zip(green).zip(blue).map(|((red, green), blue)| [red, green, blue]);
+    placed.rows().map(|row| row.as_chunks::<3>().0).zip(planes)
 }
 
 #[inline(always)]
@@ -175,13 +183,7 @@ fn planes_avx2(placed: &Placed<'_>, out: &mut [u8]) {
 
 #[inline(always)]
 fn planes_of(placed: &Placed<'_>, out: &mut [u8]) {
-    let [height, width] = placed.size();
-    let (red, rest) = out.split_at_mut(height * width);
-    let (green, blue) = rest.split_at_mut(height * width);
-    let planes =
-        red.chunks_exact_mut(width).zip(green.chunks_exact_mut(width)).zip(blue.chunks_exact_mut(width));
-    for (row, ((red, green), blue)) in placed.rows().zip(planes) {
-        let (pixels, _) = row.as_chunks::<3>();
+    for (pixels, [red, green, blue]) in rows(placed, out) {
         for (((pixel, red), green), blue) in pixels.iter().zip(&mut *red).zip(&mut *green).zip(&mut *blue) {
             [*red, *green, *blue] = *pixel;
         }

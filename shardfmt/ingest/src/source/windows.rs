@@ -38,6 +38,8 @@ struct Cut {
     /// How many rows before and after its own a sample has at most.
     back: u64,
     ahead: u64,
+    /// The bytes of a sample, without those of values of any size.
+    bytes: u64,
     /// Samples of a piece.
     samples: usize,
     schema: SchemaRef,
@@ -102,6 +104,7 @@ impl Windowed {
             edges: windows.edges,
             back: all().map(|offset| (-offset).max(0)).max().unwrap_or(0) as u64,
             ahead: all().map(|offset| (*offset).max(0)).max().unwrap_or(0) as u64,
+            bytes,
             samples: PIECE_ROWS.min(PIECE_BYTES / bytes.max(1)).max(1) as usize,
             schema: Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone())),
             columns,
@@ -123,10 +126,9 @@ impl Format for Windowed {
     }
 
     fn pieces<'s>(&'s self, feed: &mut Feed<'_, 's>) -> Result<Vec<InputDigest>, IngestError> {
-        let bytes = self.cut.schema.fields().iter().map(|field| width(field.data_type())).sum();
-        feed.check_row(&self.path.display().to_string(), bytes)?;
-        let (mut sequence, mut made) = (Sequence::new(&self.cut), Made::new(&self.cut));
         let mut name = self.path.display().to_string();
+        feed.check_row(&name, self.cut.bytes)?;
+        let (mut sequence, mut made) = (Sequence::new(&self.cut), Made::new(&self.cut));
         let (on_error, largest_row) = (feed.on_error, feed.largest_row);
         let digests = pipeline::in_order(
             2 * rayon::current_num_threads() + 1,
@@ -165,9 +167,8 @@ impl<'c> Made<'c> {
 
     fn push(&mut self, samples: RecordBatch, name: &str, feed: &mut Feed<'_, '_>) -> Result<(), IngestError> {
         self.rows += samples.num_rows();
-        let samples_bytes = samples.get_array_memory_size() as u64;
+        self.bytes += samples.get_array_memory_size() as u64;
         self.batches.push(samples);
-        self.bytes += samples_bytes;
         if self.rows >= self.cut.samples || self.bytes >= PIECE_BYTES {
             self.list(name, feed)
         } else {
