@@ -91,7 +91,7 @@ impl Head {
 }
 
 /// The rows `from..end` of the version, verified, in record batches.
-fn read(
+pub(crate) fn read(
     catalog: &dyn Catalog,
     manifest: &ManifestFile,
     mut from: u64,

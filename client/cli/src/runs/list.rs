@@ -73,7 +73,7 @@ pub(super) fn table(runs: &[RunInfo]) -> Table {
         "state",
         "dataset",
         "plan",
-        "epochs",
+        "audited epochs",
         "began (UTC)",
         "last seen (UTC)",
         "records",
@@ -109,7 +109,7 @@ fn page(run: &RunInfo) -> String {
         ("ranks", or_dash(run.world)),
         ("began (UTC)", or_dash(run.began.map(date))),
         ("last seen (UTC)", or_dash(run.seen.map(date))),
-        ("epochs", format!("{} ({})", count(details.epochs.into()), plural(details.audits, "audit"))),
+        ("audited epochs", format!("{} ({})", count(details.epochs.into()), plural(details.audits, "audit"))),
         ("records", sized(details.stored.records, details.stored.record_bytes)),
         ("checkpoints", sized(details.stored.checkpoints, details.stored.checkpoint_bytes)),
     ])

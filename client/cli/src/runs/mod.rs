@@ -4,6 +4,7 @@ mod expire;
 mod list;
 pub(crate) mod records;
 mod remove;
+mod summary;
 
 use std::path::PathBuf;
 
@@ -52,6 +53,8 @@ enum RunsCommand {
         /// Another one
         b: String,
     },
+    /// Summarise the content that a model was trained on: datasets, samples read, sources and licences
+    Summary(summary::Summary),
     /// Remove a run with its cursor, audits and records; you can then remove its plan
     Rm(remove::Remove),
     /// Remove runs that are over, the oldest first; shows them unless you give --delete
@@ -71,6 +74,7 @@ impl Runs {
                 Ok(false) => Err(Failure::Differs),
                 Err(failure) => Err(Failure::usage(failure.to_string())),
             },
+            RunsCommand::Summary(summary) => summary.run(connect, place, json),
             RunsCommand::Rm(remove) => remove.run(&*catalog()?, json),
             RunsCommand::Expire(expire) => expire.run(&*catalog()?, json),
         }

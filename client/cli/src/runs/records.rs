@@ -135,7 +135,8 @@ impl Place {
         Ok(compared.is_same())
     }
 
-    fn read(&self, asked: &str) -> Result<(RecordId, Record), Failure> {
+    /// The record that is called so.
+    pub(super) fn read(&self, asked: &str) -> Result<(RecordId, Record), Failure> {
         let read = async {
             let listed: Listed = self.records.find(asked).await?;
             Ok((listed.id, self.records.read(&listed).await?))

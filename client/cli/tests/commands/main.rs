@@ -5,4 +5,5 @@ mod operations;
 mod read_only;
 mod records;
 mod shardctl;
+mod summary;
 mod versions;

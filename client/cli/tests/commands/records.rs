@@ -36,6 +36,11 @@ fn row(step: u64, rate: f32) -> StepRow {
 
 /// Puts the record of a run whose rate falls after `falls` of 10 steps into the desk's store.
 fn put(desk: &Desk, run: &str, falls: u64) -> RecordId {
+    put_changed(desk, run, falls, |_| {})
+}
+
+/// The same after a change of the record.
+pub(crate) fn put_changed(desk: &Desk, run: &str, falls: u64, change: impl FnOnce(&mut Record)) -> RecordId {
     let rows: Vec<StepRow> = (0..10).map(|step| row(step, if step < falls { 0.1 } else { 0.01 })).collect();
     let data = Data {
         dataset: Some("digits".to_owned()),
@@ -61,7 +66,7 @@ fn put(desk: &Desk, run: &str, falls: u64) -> RecordId {
         let records = Records::new(Arc::new(origin));
         let run = run.parse().unwrap();
         let part = records.put_part(&run, encode_part(&rows)).await.unwrap();
-        let record = Record {
+        let mut record = Record {
             format: FORMAT,
             run,
             data,
@@ -76,6 +81,7 @@ fn put(desk: &Desk, run: &str, falls: u64) -> RecordId {
             launches: vec![launch],
             ending: Ending::Trained,
         };
+        change(&mut record);
         records.publish(&record).await.unwrap()
     })
 }
