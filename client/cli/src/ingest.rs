@@ -279,8 +279,11 @@ enum EdgesArg {
 
 /// A window as it is written.
 fn window(text: &str) -> Result<(String, Offsets), String> {
+    // The end of `..=` is of the rows.
     let (column, rows) = text
-        .rsplit_once('=')
+        .rmatch_indices('=')
+        .find(|(at, _)| !text[..*at].ends_with(".."))
+        .map(|(at, _)| (&text[..at], &text[at + 1..]))
         .filter(|(column, _)| !column.is_empty())
         .ok_or("write COLUMN=ROWS, such as action=0..50")?;
     Ok((column.to_owned(), rows.parse()?))

@@ -137,6 +137,9 @@ impl FromStr for Offsets {
             let refused = |_| format!("{text:?} is no list of rows: write 0..50 for 0 to 49, or -1,0");
             part.trim().parse::<i32>().map_err(refused)
         };
+        if text.contains("..=") {
+            return Err(format!("{text:?}: the end is not part of the rows: write 0..4 for 0 to 3"));
+        }
         if let Some((start, end)) = text.split_once("..") {
             let (start, end) = (number(start)?, number(end)?);
             if i64::from(end) - i64::from(start) > MOST_ROWS as i64 {

@@ -148,6 +148,14 @@ impl Format for Windowed {
         )?;
         sequence.end(&mut |samples| made.push(samples, &name, feed))?;
         made.list(&name, feed)?;
+        if !made.has_any && sequence.has_rows {
+            let rows = self.cut.back + self.cut.ahead + 1;
+            return Err(IngestError::Config {
+                setting: "window",
+                reason: format!("no window of {rows} rows lies whole in a sequence"),
+                way_out: "take shorter windows, or keep the edges at `repeat`",
+            });
+        }
         Ok(digests)
     }
 }
@@ -155,6 +163,8 @@ impl Format for Windowed {
 /// Samples that are no whole piece yet: sequences may be short.
 struct Made<'c> {
     cut: &'c Cut,
+    /// Whether there ever was one.
+    has_any: bool,
     batches: Vec<RecordBatch>,
     rows: usize,
     bytes: u64,
@@ -162,10 +172,11 @@ struct Made<'c> {
 
 impl<'c> Made<'c> {
     fn new(cut: &'c Cut) -> Self {
-        Self { cut, batches: Vec::new(), rows: 0, bytes: 0 }
+        Self { cut, has_any: false, batches: Vec::new(), rows: 0, bytes: 0 }
     }
 
     fn push(&mut self, samples: RecordBatch, name: &str, feed: &mut Feed<'_, '_>) -> Result<(), IngestError> {
+        self.has_any |= samples.num_rows() > 0;
         self.rows += samples.num_rows();
         self.bytes += samples.get_array_memory_size() as u64;
         self.batches.push(samples);
@@ -190,6 +201,8 @@ impl<'c> Made<'c> {
 /// Rows of a sequence whose windows are not given out yet.
 struct Sequence<'c> {
     cut: &'c Cut,
+    /// Whether the input has a row.
+    has_rows: bool,
     /// The rows that windows still need.
     rows: Option<RecordBatch>,
     /// The number in the sequence of the first of them.
@@ -207,7 +220,7 @@ type Give<'g> = dyn FnMut(RecordBatch) -> Result<(), IngestError> + 'g;
 
 impl<'c> Sequence<'c> {
     fn new(cut: &'c Cut) -> Self {
-        Self { cut, rows: None, first: 0, len: 0, next: 0, last: None }
+        Self { cut, has_rows: false, rows: None, first: 0, len: 0, next: 0, last: None }
     }
 
     /// Takes the next rows of the input, of one or more sequences, and gives the samples that are complete.
@@ -239,6 +252,7 @@ impl<'c> Sequence<'c> {
 
     /// Takes further rows of the sequence.
     fn extend(&mut self, rows: RecordBatch, give: &mut Give<'_>) -> Result<(), IngestError> {
+        self.has_rows |= rows.num_rows() > 0;
         self.len += rows.num_rows() as u64;
         let rows = match self.rows.take() {
             Some(held) => concat_batches(&rows.schema(), [&held, &rows]).map_err(too_large)?,
@@ -346,6 +360,17 @@ fn tensors(field: &Field, rows: usize) -> Result<FieldRef, IngestError> {
             (item.data_type(), *size, tensor_shape(field).unwrap_or_else(|| vec![*size as u64]))
         }
         number if number.is_numeric() => (number, 1, Vec::new()),
+        DataType::List(item) | DataType::LargeList(item) if item.data_type().is_numeric() => {
+            return Err(IngestError::Config {
+                setting: "window",
+                reason: format!(
+                    "column {:?} has lists of any length, {}, and windows are of lists of one length",
+                    field.name(),
+                    field.data_type()
+                ),
+                way_out: "write the column with the length in its type: `pyarrow.list_(pyarrow.float32(), 7)` before a Parquet file is written, or `--type 'NAME=FixedSizeList(7 x Float32)'` for lines of JSON",
+            });
+        }
         other => {
             return Err(refused(format!(
                 "column {:?} has values of type {other}, and windows are of numbers, or of lists of numbers of one length",

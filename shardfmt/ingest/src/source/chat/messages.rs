@@ -58,11 +58,13 @@ fn parsed(name: &str, value: &Json) -> Result<Json, String> {
     serde_json::from_str(text).map_err(|error| format!("{name:?} is text, and no JSON: {error}"))
 }
 
-/// The message with the keys `role` and `content`.
+/// The message with the keys `role` and `content`. Keys without a value are left out, as transformers does: to a template, a text
+/// that is null is none, and not the word "None".
 fn with_role(index: usize, message: Json) -> Result<Json, String> {
     let Json::Object(mut message) = message else {
         return Err(format!("messages[{index}] is no object with the keys role and content"));
     };
+    message.retain(|_, value| !value.is_null());
     if message.contains_key("role") {
         return Ok(Json::Object(message));
     }
@@ -115,6 +117,15 @@ mod tests {
         let row = json!({"messages": [message], "conversations": []});
         let found = messages(row, None).expect("a list");
         assert_eq!(found.to_string(), json!([message]).to_string());
+    }
+
+    #[test]
+    fn a_key_without_a_value_is_left_out() {
+        let called =
+            json!({"role": "assistant", "content": null, "tool_calls": [{"arguments": {"a": null}}]});
+        let found = messages(json!({"messages": [called]}), None).expect("a list");
+        let expected = json!([{"role": "assistant", "tool_calls": [{"arguments": {"a": null}}]}]);
+        assert_eq!(found.to_string(), expected.to_string());
     }
 
     #[test]

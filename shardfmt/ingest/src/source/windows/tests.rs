@@ -48,7 +48,7 @@ fn expected(sequences: &[i32], windows: &Windows) -> Vec<(i64, Vec<(i64, u8)>)> 
 }
 
 /// What the source gives of batches.
-fn read(batches: Vec<RecordBatch>, windows: &Windows) -> Vec<RecordBatch> {
+fn read(batches: Vec<RecordBatch>, windows: &Windows) -> Result<Vec<RecordBatch>, IngestError> {
     let schema = batches[0].schema();
     let config = IngestConfig { window: Some(windows.clone()), ..IngestConfig::default() };
     let source = Source::of_batches("rows", schema, batches.into_iter().map(Ok), &config).expect("fits");
@@ -60,8 +60,8 @@ fn read(batches: Vec<RecordBatch>, windows: &Windows) -> Vec<RecordBatch> {
         Ok(())
     };
     let largest_row = crate::LargestRow::ANY;
-    source.format.pieces(&mut Feed { push: &mut keep, on_error: OnError::Fail, largest_row }).expect("reads");
-    samples
+    source.format.pieces(&mut Feed { push: &mut keep, on_error: OnError::Fail, largest_row })?;
+    Ok(samples)
 }
 
 fn found(samples: &[RecordBatch], edges: Edges) -> Vec<(i64, Vec<(i64, u8)>)> {
@@ -126,8 +126,14 @@ proptest! {
                 break;
             }
         }
-        let samples = read(batches, &windows);
-        prop_assert_eq!(found(&samples, windows.edges), expected(&sequences, &windows));
+        let (samples, expected) = (read(batches, &windows), expected(&sequences, &windows));
+        if expected.is_empty() {
+            let error = samples.expect_err("no window").to_string();
+            prop_assert!(error.contains("lies whole in a sequence"), "{error}");
+            return Ok(());
+        }
+        let samples = samples.expect("reads");
+        prop_assert_eq!(found(&samples, windows.edges), expected);
         if let Some(offsets) = windows.columns.get("pair") {
             for batch in &samples {
                 let pairs = batch.column_by_name("pair").unwrap();
@@ -144,7 +150,7 @@ fn a_window_is_a_tensor_with_its_rows_in_front() {
         by: Some("sequence".to_owned()),
         ..Windows::default()
     };
-    let [samples] = &read(vec![rows(&[7, 7, 8])], &windows)[..] else { panic!("one piece") };
+    let [samples] = &read(vec![rows(&[7, 7, 8])], &windows).expect("reads")[..] else { panic!("one piece") };
     let schema = samples.schema();
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
     assert_eq!(names, ["sequence", "number", "pair", "pair_is_pad"]);
@@ -167,7 +173,7 @@ fn samples_with_large_values_beside_a_window_are_listed_in_pieces_that_memory_ho
     let columns = [("number", Arc::clone(rows.column(1))), ("picture", pictures)];
     let batch = RecordBatch::try_from_iter(columns).unwrap();
     let columns = [("number".to_owned(), "-1..2".parse().unwrap())].into();
-    let samples = read(vec![batch], &Windows { columns, ..Windows::default() });
+    let samples = read(vec![batch], &Windows { columns, ..Windows::default() }).expect("reads");
     assert_eq!(samples.iter().map(RecordBatch::num_rows).sum::<usize>(), 64);
     assert!(
         samples.iter().all(|piece| piece.num_rows() <= 16),
@@ -207,12 +213,13 @@ fn what_has_no_windows_is_refused_with_the_way_out() {
         error(open(&by_lists.unwrap(), "v", Some("l")))
             .contains("a sequence ends where a number or a text changes")
     );
-    for values in [lists, texts] {
+    for (values, words) in [
+        (lists, "pyarrow.list_(pyarrow.float32(), 7)"),
+        (texts, "windows are of numbers, or of lists of numbers of one length"),
+    ] {
         let batch = RecordBatch::try_from_iter([("v", values)]).unwrap();
-        assert!(
-            error(open(&batch, "v", None))
-                .contains("windows are of numbers, or of lists of numbers of one length")
-        );
+        let error = error(open(&batch, "v", None));
+        assert!(error.contains(words), "{error}");
     }
     let nulls: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let batch = RecordBatch::try_from_iter([("v", nulls)]).unwrap();
@@ -220,7 +227,17 @@ fn what_has_no_windows_is_refused_with_the_way_out() {
     let pads: ArrayRef = Arc::new(Int32Array::from(vec![1, 2]));
     let batch = RecordBatch::try_from_iter([("v", Arc::clone(&pads)), ("v_is_pad", pads)]).unwrap();
     assert!(error(open(&batch, "v", None)).contains("\"v_is_pad\""));
-    for text in ["", "1..1", "3..1", "a", "1,,2", "0..70000", "0..99999999999", "2000000"] {
+    let drop = Windows {
+        columns: [("number".to_owned(), "-1..2".parse().unwrap())].into(),
+        edges: Edges::Drop,
+        ..Windows::default()
+    };
+    let config = IngestConfig { window: Some(drop), ..IngestConfig::default() };
+    let source = Source::of_batches("rows", own.schema(), [Ok(own)].into_iter(), &config).unwrap();
+    let resources = Resources::threads(2);
+    let short = Ingest::read(source, &config, &[], &resources, &NoProgress).map(|_| ());
+    assert!(error(short).contains("no window of 3 rows lies whole"));
+    for text in ["", "1..1", "0..=3", "3..1", "a", "1,,2", "0..70000", "0..99999999999", "2000000"] {
         assert!(text.parse::<Offsets>().is_err(), "{text}");
     }
 }
