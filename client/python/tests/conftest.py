@@ -42,6 +42,16 @@ def store(tmp_path_factory) -> str:
     return directory
 
 
+@pytest.fixture(scope="session")
+def table(tmp_path_factory) -> str:
+    """A directory with a table of 640 rows for `shardtrain`: two numbers and a label."""
+    folder = tmp_path_factory.mktemp("table")
+    rows = [f"{n % 3 + n % 7 / 10},{n % 5},{n % 3}" for n in range(640)]
+    (folder / "table.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
+    helpers.ingest(folder / "store", "table", folder / "table.csv")
+    return str(folder / "store")
+
+
 @pytest.fixture
 def dataset(store) -> shardd.StreamingDataset:
     return shardd.StreamingDataset(store, **helpers.PLAN)

@@ -68,6 +68,19 @@ def shardctl(*arguments: object) -> str:
     return run([os.path.join(binaries, "shardctl"), *map(str, arguments)]).stdout
 
 
+def shardtrain(*arguments: object, env: dict[str, str] | None = None, check: bool = True) -> subprocess.CompletedProcess:
+    """Runs `shardtrain`, which lies beside `shardctl`."""
+    return run([shardtrain_program(), *map(str, arguments)], timeout=300, env=env, check=check)
+
+
+def shardtrain_program() -> str:
+    """Where `shardtrain` is. Without SHARDD_BIN, the test is skipped."""
+    program = Path(os.environ.get("SHARDD_BIN", "")) / "shardtrain"
+    if not program.is_file():
+        pytest.skip("SHARDD_BIN names no directory with shardtrain")
+    return str(program)
+
+
 def ingest(store: Path | str, name: str, path: Path | str, *flags: str) -> None:
     """Makes a dataset of a file with `shardctl`."""
     shardctl("--store", store, "ingest", path, "--name", name, *flags)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from . import _device, _formats, _native, _stats, _transform
+from . import _device, _facts, _formats, _native, _stats, _transform
 from .column_transforms import samples_of, together
 from .transforms import Compose, Transform
 from ._dataset import StreamingDataset
@@ -715,6 +715,16 @@ class DataLoader:
                 f"ranks do not read the same: rank 0 has (order, virtual ranks, batch size, last batch, cursor, limit, transforms) {every[0]}, and "
                 f"rank {strange[0]} has {every[strange[0]]}"
             )
+
+    def facts(self) -> dict[str, str | int | float]:
+        """The ids of the data and of its order, for the configuration of a run in an experiment tracker:
+        ``wandb.init(config={**loader.facts(), "lr": 0.1})``, ``mlflow.log_params(loader.facts())``.
+
+        ``version`` and ``plan`` name the samples and their order. The others are ``dataset``, ``samples``, ``q``, ``plan_seed``,
+        ``virtual_ranks``, ``global_batch_size`` and ``world_size``, and, where there are such, ``run``, ``limit``, ``transforms`` (the
+        first digits of their digest) and a ``stream_N`` (``NAME@VERSION``) for each stream. ``shardtrain --log-to`` has the same names.
+        """
+        return _facts.of(self)
 
     # --- the end ------------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, Parser};
+use serde_json::Value;
 use shardd_api::protocol::RunId;
 use shardd_client::loader::{LastBatch, Transforms, default_cache_dir};
 use shardd_store::connect::Connect;
@@ -28,7 +29,7 @@ use shardd_trainer::{NamePattern, Slicing, Zero};
 use shardfmt::DatasetRef;
 use thiserror::Error;
 
-use crate::event_file::LogTo;
+use crate::log_to::{Facts, LogTo};
 use crate::tls::TlsArgs;
 pub(crate) use values::{
     AllReduceName, AttentionName, LrDecayName, ModelName, OnBad, OptimizerName, Prepare, ReduceName, Rest,
@@ -336,9 +337,11 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
     pub(crate) progress: Option<PathBuf>,
 
-    /// Log loss, learning rate, gradient norm and times of steps as event files of TensorBoard, in a folder of the run's name
-    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "tensorboard:DIR")]
-    pub(crate) log_to: Option<LogTo>,
+    /// Log loss, learning rate, gradient norm and times of steps; repeatable. tensorboard:DIR writes event files in a folder of the run's
+    /// name; mlflow:EXPERIMENT, wandb:PROJECT or wandb:ENTITY/PROJECT, and trackio:PROJECT log with the system's Python package, in
+    /// python3 or $SHARDD_PYTHON
+    #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "SYSTEM:NAME")]
+    pub(crate) log_to: Vec<LogTo>,
 
     /// Write a trace of all ranks and their nodes, for Perfetto (ui.perfetto.dev); rank 0 writes it, all ranks need the flag
     #[arg(hide_short_help = true, help_heading = OUTPUT, long, value_name = "FILE")]
@@ -418,6 +421,10 @@ pub(crate) struct Args {
     /// The settings of the training on the command line, for its record
     #[arg(skip)]
     pub(crate) told: Vec<String>,
+
+    /// All settings of the training by their names, for its logs
+    #[arg(skip)]
+    pub(crate) settings: Facts,
 }
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
@@ -464,22 +471,45 @@ const ELSEWHERE: [&str; 37] = [
 
 /// The settings of the training, as arguments that repeat it.
 pub(crate) fn told(matches: &ArgMatches) -> Vec<String> {
-    let mut told = Vec::new();
-    for argument in Args::command().get_arguments() {
+    let settings = settings_of(matches).into_iter();
+    let told = settings.filter(|setting| setting.source == ValueSource::CommandLine);
+    told.flat_map(|Setting { name, values, is_switch, .. }| match is_switch {
+        true => vec![format!("--{name}")],
+        false => values.into_iter().map(|value| format!("--{name}={value}")).collect(),
+    })
+    .collect()
+}
+
+/// The settings of the training by their names, with defaults. Numbers and switches are values of JSON.
+pub(crate) fn settings(matches: &ArgMatches) -> Facts {
+    let value = |text: String| match serde_json::from_str(&text) {
+        Ok(value @ (Value::Number(_) | Value::Bool(_))) => value,
+        _ => Value::String(text),
+    };
+    let settings = settings_of(matches).into_iter();
+    settings.map(|Setting { name, values, .. }| (name.replace('-', "_"), value(values.join(", ")))).collect()
+}
+
+/// An argument that has a value, given or by default.
+struct Setting {
+    /// Without the dashes.
+    name: String,
+    source: ValueSource,
+    values: Vec<String>,
+    is_switch: bool,
+}
+
+fn settings_of(matches: &ArgMatches) -> Vec<Setting> {
+    let setting = |argument: &clap::Arg| {
         let id = argument.get_id().as_str();
         let is_elsewhere = ELSEWHERE.contains(&id) || id.starts_with("record");
-        let Some(long) = argument.get_long().filter(|_| !is_elsewhere) else { continue };
-        if matches.try_get_raw(id).is_err() || matches.value_source(id) != Some(ValueSource::CommandLine) {
-            continue;
-        }
-        if matches!(argument.get_action(), ArgAction::SetTrue) {
-            told.push(format!("--{long}"));
-            continue;
-        }
-        let values = matches.get_raw(id).into_iter().flatten();
-        told.extend(values.map(|value| format!("--{long}={}", value.to_string_lossy())));
-    }
-    told
+        let name = argument.get_long().filter(|_| !is_elsewhere)?.to_owned();
+        let values = matches.try_get_raw(id).ok()?.into_iter().flatten();
+        let values = values.map(|value| value.to_string_lossy().into_owned()).collect();
+        let is_switch = matches!(argument.get_action(), ArgAction::SetTrue);
+        Some(Setting { name, source: matches.value_source(id)?, values, is_switch })
+    };
+    Args::command().get_arguments().filter_map(setting).collect()
 }
 
 /// Of several ranks of a machine each has the device of its number there.
@@ -597,6 +627,10 @@ impl Args {
             "--clip-grad-norm must be above 0; leave it out to clip nothing".to_owned()
         } else if self.lora_alpha.is_some_and(|alpha| !(alpha.is_finite() && alpha > 0.0)) {
             "--lora-alpha must be above 0".to_owned()
+        } else if let Some(twice) =
+            self.log_to.iter().enumerate().find(|(at, to)| self.log_to[..*at].contains(to))
+        {
+            format!("--log-to {} is given twice", twice.1)
         } else if self.threads == Some(0) {
             "--threads must be at least 1".to_owned()
         } else if self.checkpoint_every.is_some() && self.checkpoints.is_none() {

@@ -2,7 +2,7 @@
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::args::{Args, told};
+use crate::args::{Args, settings, told};
 use crate::bench_comm::BenchCommArgs;
 use crate::export::Export;
 use crate::launch::Launch;
@@ -43,6 +43,7 @@ impl Cli {
         let matches = Cli::command().get_matches();
         let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         cli.args.told = told(&matches);
+        cli.args.settings = settings(&matches);
         cli
     }
 }

@@ -7,10 +7,10 @@
 mod args;
 mod bench_comm;
 mod cli;
-mod event_file;
 mod expected;
 mod export;
 mod launch;
+mod log_to;
 mod output;
 mod plan;
 mod records;
@@ -34,6 +34,7 @@ use shardd_trainer::launch_env::OTHERS_ARE_GONE;
 
 use args::UsageError;
 use cli::{Cli, Command};
+use log_to::LogError;
 
 /// Every layer's tensors come and go in every step. The system's allocator gives their pages back each time and gets fresh
 /// ones, which took a sixth of the processor time of training a small model; this one keeps them.
@@ -78,6 +79,9 @@ fn main() -> ExitCode {
 
 fn code(error: &(dyn Error + 'static)) -> u8 {
     if error.is::<UsageError>() || error.is::<DeviceError>() || error.is::<TlsError>() {
+        return 2;
+    }
+    if let Some(LogError::Refused { .. }) = error.downcast_ref() {
         return 2;
     }
     if let Some(MeetError::Refused { .. } | MeetError::Untrusted { .. }) = error.downcast_ref() {

@@ -21,7 +21,7 @@ use thiserror::Error;
 use tracing::warn;
 
 use crate::args::Args;
-use crate::event_file::{EventFile, LogTo};
+use crate::log_to::{Curves, Facts};
 use crate::status::Status;
 
 /// A file that cannot be written.
@@ -203,9 +203,9 @@ impl<'a> Report<'a> {
 }
 
 /// Writes a line after every step, one for people every few seconds, and a summary at the end.
-pub(crate) struct Observer {
+pub(crate) struct Observer<'a> {
     lines: Option<Box<dyn Write + Send>>,
-    events: Option<EventFile>,
+    curves: &'a mut Curves,
     summarises: bool,
     /// The status line for people, and its interval.
     status: Option<(Status, Duration)>,
@@ -229,17 +229,21 @@ struct Line<'a> {
     reformed: Option<Reforming>,
 }
 
-impl Observer {
-    pub(crate) fn open(args: &Args) -> Result<Observer, OutputError> {
-        Observer::of(args, None)
+impl<'a> Observer<'a> {
+    pub(crate) fn open(args: &Args, curves: &'a mut Curves) -> Result<Observer<'a>, OutputError> {
+        Observer::of(args, curves, None)
     }
 
     /// For a group of ranks that stay when others go: lines follow those of the groups before.
-    pub(crate) fn of_generation(args: &Args, generation: u64) -> Result<Observer, OutputError> {
-        Observer::of(args, Some(generation))
+    pub(crate) fn of_generation(
+        args: &Args,
+        curves: &'a mut Curves,
+        generation: u64,
+    ) -> Result<Observer<'a>, OutputError> {
+        Observer::of(args, curves, Some(generation))
     }
 
-    fn of(args: &Args, generation: Option<u64>) -> Result<Observer, OutputError> {
+    fn of(args: &Args, curves: &'a mut Curves, generation: Option<u64>) -> Result<Observer<'a>, OutputError> {
         let open = |path: &Path| match generation {
             Some(2..) => OpenOptions::new().create(true).append(true).open(path),
             _ => File::create(path),
@@ -249,13 +253,6 @@ impl Observer {
             Some(path) if path.as_os_str() == "-" => Some(Box::new(io::stdout())),
             Some(path) => Some(Box::new(open(path).map_err(|source| refused(path, source))?)),
         };
-        let events = match &args.log_to {
-            Some(LogTo::TensorBoard(directory)) if args.rank == 0 => {
-                let created = EventFile::create(directory, args.run.as_str());
-                Some(created.map_err(|source| refused(directory, source))?)
-            }
-            _ => None,
-        };
         let to_stdout = args.progress.as_ref().is_some_and(|path| path.as_os_str() == "-");
         let default = if io::stderr().is_terminal() { 10 } else { 0 };
         let apart =
@@ -263,7 +260,7 @@ impl Observer {
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
         let (status_at, epochs) = (Instant::now(), args.epochs);
-        Ok(Observer { lines, events, summarises, status, status_at, epochs, generation, reformed: None })
+        Ok(Observer { lines, curves, summarises, status, status_at, epochs, generation, reformed: None })
     }
 
     /// The next line tells how the group was formed.
@@ -271,23 +268,14 @@ impl Observer {
         self.reformed = Some(reformed);
     }
 
-    /// Notes in the log which data the training reads.
-    pub(crate) fn describe(&mut self, facts: &[(&str, String)]) {
-        self.log(|events| events.describe(facts));
-    }
-
-    fn log(&mut self, write: impl FnOnce(&mut EventFile) -> io::Result<()>) {
-        let Some(events) = &mut self.events else { return };
-        if let Err(error) = write(events) {
-            warn!(%error, "the log of TensorBoard can no longer be written; training continues");
-            self.events = None;
-        }
+    /// Adds facts to the logs.
+    pub(crate) fn describe(&mut self, facts: &Facts) {
+        self.curves.describe(facts);
     }
 
     /// A reader that goes away does not end the training.
     pub(crate) fn step(&mut self, progress: &Progress) {
-        let epochs = self.epochs;
-        self.log(|events| events.step(progress, epochs));
+        self.curves.step(progress, self.epochs);
         if let Some((status, apart)) = &mut self.status {
             status.add(progress);
             if self.status_at.elapsed() >= *apart {
@@ -323,7 +311,7 @@ impl Observer {
     pub(crate) fn finish(&mut self, report: &Report<'_>) {
         if let Some((accuracy, loss)) = report.test_accuracy.zip(report.test_loss) {
             let step = report.steps.saturating_sub(1);
-            self.log(|events| events.scalars(step, &[("test/accuracy", accuracy), ("test/loss", loss)]));
+            self.curves.scalars(step, &[("test/accuracy", accuracy), ("test/loss", loss)]);
         }
         if !self.summarises {
             return;

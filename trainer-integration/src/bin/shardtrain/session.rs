@@ -41,6 +41,7 @@ use tracing::warn;
 
 use crate::args::{Args, TransportName, UsageError};
 use crate::expected::Expected;
+use crate::log_to::{Curves, Ending, Facts, Run, is_restart};
 use crate::output::{Observer, Report, check_outputs, plural, save, tell_stopped, write_report, write_trace};
 use shares::Shares;
 
@@ -62,7 +63,9 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         end_with(launcher)?;
     }
     let session = Session::open(args, expected)?;
-    let mut observer = Observer::open(args)?;
+    let mut curves = Curves::default();
+    session.open_logs(args, &mut curves, is_restart())?;
+    let mut observer = Observer::open(args, &mut curves)?;
     let group = Group {
         collective: join(args, &session.target)?,
         has_begun: &Cell::new(false),
@@ -71,7 +74,9 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
         history: Vec::new(),
         goes_on: &mut |_, _| None,
     };
-    session.train(args, group, &mut observer).map(drop)
+    let ended = session.train(args, group, &mut observer);
+    curves.end(Ended::for_logs(&ended));
+    ended.map(drop)
 }
 
 /// A rank's state apart from the group it trains with.
@@ -137,10 +142,23 @@ struct GoingOn {
 
 /// How training in a group ended.
 enum Ended {
-    /// It is over, and what came of it is written.
-    Over,
+    /// It is over, and its results are written.
+    Trained,
+    /// A signal has ended it, after a checkpoint.
+    Stopped,
     /// It has paused.
     Paused,
+}
+
+impl Ended {
+    /// The same for logs, if nothing follows.
+    fn for_logs(ended: &Result<Ended, Failure>) -> Ending {
+        match ended {
+            Ok(Ended::Trained) => Ending::Trained,
+            Ok(Ended::Stopped | Ended::Paused) => Ending::Stopped,
+            Err(_) => Ending::Failed,
+        }
+    }
 }
 
 impl<'a> Session<'a> {
@@ -194,8 +212,24 @@ impl<'a> Session<'a> {
         })
     }
 
+    /// Opens the logs of the training on rank 0; see [`Curves::open`].
+    fn open_logs(&self, args: &Args, curves: &mut Curves, restarts: bool) -> Result<(), Failure> {
+        if args.rank > 0 || args.log_to.is_empty() {
+            return Ok(());
+        }
+        let Data { dataset, version, plan, q, seed, samples } = data(args, &self.plan, &self.manifest);
+        let facts = json!({
+            "run": args.run, "version": version, "plan": plan, "q": q, "plan_seed": seed, "samples": samples,
+        });
+        let mut facts: Facts = serde_json::from_value(facts)?;
+        facts.extend(dataset.map(|name| ("dataset".to_owned(), name.into())));
+        facts.extend(args.settings.clone());
+        let run = Run::new(&args.run, plan, args.checkpoints.is_some());
+        Ok(curves.open(&args.log_to, &run, &facts, restarts)?)
+    }
+
     /// Trains on with these ranks.
-    fn train(&self, args: &Args, group: Group<'_>, observer: &mut Observer) -> Result<Ended, Failure> {
+    fn train(&self, args: &Args, group: Group<'_>, observer: &mut Observer<'_>) -> Result<Ended, Failure> {
         let Group { mut collective, has_begun, pause, legacy, mut history, goes_on } = group;
         let resume = agree_to_begin(args, &mut *collective, has_begun.get())?;
         let handed = match &legacy {
@@ -274,13 +308,7 @@ impl<'a> Session<'a> {
             recording: self.recording.clone(),
         };
         let going_on = GoingOn { step: step.unwrap_or_default(), state };
-        observer.describe(&[
-            ("run", args.run.to_string()),
-            ("dataset", args.dataset.as_ref().map(ToString::to_string).unwrap_or_default()),
-            ("version", self.plan.document().version.to_string()),
-            ("plan", self.plan_id.to_string()),
-            ("virtual ranks", virtual_ranks.to_string()),
-        ]);
+        observer.describe(&Facts::from_iter([("virtual_ranks".to_owned(), virtual_ranks.into())]));
         let mut observe = |progress: Progress| {
             if let Some(formed) = goes_on(going_on, Some(&progress)) {
                 observer.note(formed.clone());
@@ -299,7 +327,7 @@ impl<'a> Session<'a> {
                     Some(expected) => expected.tell(args, stopped.steps)?,
                     None => tell_stopped(args, stopped.steps, stopped.of),
                 }
-                return Ok(Ended::Over);
+                return Ok(Ended::Stopped);
             }
         };
         history.extend(goes_on(going_on, None)); // there may have been no step left
@@ -322,7 +350,7 @@ impl<'a> Session<'a> {
             None => observer.finish(&report),
         }
         match trained.unevaluated {
-            None => Ok(Ended::Over),
+            None => Ok(Ended::Trained),
             Some(error) => Err(Unevaluated(error).into()),
         }
     }

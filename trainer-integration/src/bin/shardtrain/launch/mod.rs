@@ -28,6 +28,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::args::{Args, UsageError};
+use crate::log_to::RESTARTS;
 use machines::{Machines, Share};
 use restart_policy::{End, Rules, Verdict};
 
@@ -222,7 +223,7 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
             );
             return Ok(1);
         }
-        let round = Round { launch, ranks, share };
+        let round = Round { launch, ranks, share, restarts };
         let ends = round.run(settings, &mut signals).await?;
         match rules.judge(share.first, &ends, restarts, signals.stopped.is_some()) {
             Verdict::Done => return Ok(0),
@@ -299,6 +300,8 @@ struct Round<'a> {
     /// On this machine.
     ranks: u32,
     share: Share,
+    /// The number of rounds before.
+    restarts: u32,
 }
 
 impl Round<'_> {
@@ -372,6 +375,7 @@ impl Round<'_> {
             ("LOCAL_RANK", local.to_string()),
             ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
             ("GROUP_RANK", self.launch.node.to_string()),
+            (RESTARTS, self.restarts.to_string()),
         ];
         if let Some((host, port)) = master.and_then(|master| master.rsplit_once(':')) {
             command.env("MASTER_ADDR", host).env("MASTER_PORT", port);

@@ -12,6 +12,7 @@ use shardd_trainer::train::{Progress, StateTransfer};
 
 use super::{Ended, Failure, GoingOn, Group, Session, join_as};
 use crate::args::Args;
+use crate::log_to::{Curves, is_restart};
 use crate::output::{Observer, check_outputs};
 
 /// This process as a member of a launch whose ranks stay, if it is one.
@@ -23,17 +24,28 @@ pub(super) fn member() -> Result<Option<Member>, Failure> {
 }
 
 /// Trains in group after group, until the training is over.
-pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
+pub(super) fn run(args: &mut Args, member: Member) -> Result<(), Failure> {
     args.check()?;
     check_outputs(args)?;
+    let mut kept = Kept {
+        last: Last { step: 0, at: Instant::now() },
+        legacy: StateTransfer::default(),
+        has_begun: Cell::new(false),
+        curves: Curves::default(),
+    };
+    let ended = train_in_groups(args, member, &mut kept);
+    kept.curves.end(Ended::for_logs(&ended));
+    ended.map(drop)
+}
+
+fn train_in_groups(args: &mut Args, mut member: Member, kept: &mut Kept) -> Result<Ended, Failure> {
     let named = Named { report: args.report.take(), progress: args.progress.take() };
     let session = Session::open(args, None)?;
-    let (mut last, legacy) = (Last { step: 0, at: Instant::now() }, StateTransfer::default());
-    let (mut left, mut lost, has_begun) = (Left::New, None, Cell::new(false));
+    let (mut left, mut lost) = (Left::New, None);
     while let Some(seat) = member.ask(left)? {
         named.apply(args, &seat.place);
-        match train(&session, args, &seat, &mut member, &mut last, &legacy, &has_begun) {
-            Ok(Ended::Over) => return Ok(()),
+        session.open_logs(args, &mut kept.curves, is_restart() || seat.place.generation > 1)?;
+        match train(&session, args, &seat, &mut member, kept) {
             Ok(Ended::Paused) => {
                 left = Left::Paused;
                 lost = None;
@@ -42,10 +54,10 @@ pub(super) fn run(args: &mut Args, mut member: Member) -> Result<(), Failure> {
                 left = Left::Lost { reason: crate::chain(&*error) };
                 lost = Some(error);
             }
-            Err(error) => return Err(error),
+            ended => return ended,
         }
     }
-    lost.map_or(Ok(()), Err)
+    lost.map_or(Ok(Ended::Paused), Err)
 }
 
 /// Files that this rank writes, with {rank} in their names if every rank does, and else only where it is rank 0.
@@ -71,6 +83,14 @@ fn own(path: &Path, rank: u32) -> Option<PathBuf> {
     }
 }
 
+/// This rank's state over all groups.
+struct Kept {
+    last: Last,
+    legacy: StateTransfer,
+    has_begun: Cell<bool>,
+    curves: Curves,
+}
+
 /// The last step that this process has trained.
 struct Last {
     /// Steps of the training by then; none if it has trained none.
@@ -85,12 +105,11 @@ fn train(
     args: &Args,
     seat: &Slot,
     member: &mut Member,
-    last: &mut Last,
-    legacy: &StateTransfer,
-    has_begun: &Cell<bool>,
+    kept: &mut Kept,
 ) -> Result<Ended, Failure> {
+    let Kept { last, legacy, has_begun, curves } = kept;
     let Place { generation, ref history, .. } = seat.place;
-    let mut observer = Observer::of_generation(args, generation)?;
+    let mut observer = Observer::of_generation(args, curves, generation)?;
     let (join_timeout, timeout) = args.timeouts();
     // One that comes too late to a group does not take a place in the next.
     let run = format!("{}, group {generation}", args.run);

@@ -5,43 +5,22 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::Value;
 use shardd_ingest::tfrecord_frame;
-use shardd_trainer::train::Progress;
 
-/// The most steps of a training that have values of their own; of more steps, some are left out.
-const MOST_STEPS: u64 = 10_000;
+use super::{Ending, Facts, RunLogger};
+
 /// The version of event files that TensorBoard reads (`EventsWriter`).
 const VERSION: &str = "brain.Event:2";
 
-/// Where the curves of a training are logged.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LogTo {
-    /// Event files of TensorBoard in this directory, under the name of the run.
-    TensorBoard(PathBuf),
-}
-
-impl FromStr for LogTo {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<LogTo, String> {
-        match text.split_once(':') {
-            Some(("tensorboard", directory)) if !directory.is_empty() => {
-                Ok(LogTo::TensorBoard(directory.into()))
-            }
-            _ => Err("use tensorboard:DIR".to_owned()),
-        }
-    }
-}
-
 /// An event file that is being written. Each step is on the disk before the next one is trained.
-pub(crate) struct EventFile {
+pub(super) struct EventFile {
     file: File,
-    /// Whether this process has logged a step.
-    has_begun: bool,
+    /// Facts to write before the next step.
+    facts: Option<Facts>,
 }
 
 impl EventFile {
@@ -49,63 +28,51 @@ impl EventFile {
     ///
     /// # Errors
     /// If the directory or the file cannot be made.
-    pub(crate) fn create(directory: &Path, run: &str) -> io::Result<EventFile> {
+    pub(super) fn create(directory: &Path, run: &str) -> io::Result<EventFile> {
         let directory = directory.join(run);
         fs::create_dir_all(&directory)?;
         let name = format!("events.out.tfevents.{:010}.shardtrain.{}", now().as_secs(), std::process::id());
         let file = File::create(directory.join(name))?;
-        let mut events = EventFile { file, has_begun: false };
+        let mut events = EventFile { file, facts: None };
         events.write(&event(0, &text(3, VERSION)))?;
         Ok(events)
     }
 
-    /// Notes the ids of the run, its plan and its version, as texts.
-    pub(crate) fn describe(&mut self, facts: &[(&str, String)]) -> io::Result<()> {
-        let values: Vec<u8> = facts.iter().flat_map(|(name, value)| text_value(name, value)).collect();
-        self.write(&event(0, &bytes(5, &values)))
+    /// Keeps facts to write with the next step.
+    pub(super) fn note(&mut self, facts: &Facts) {
+        self.facts.get_or_insert_default().extend(facts.clone());
     }
 
-    /// Logs a step, if it is one of those that have values.
-    pub(crate) fn step(&mut self, progress: &Progress, epochs: u32) -> io::Result<()> {
-        let step = u64::from(progress.epoch) * progress.steps + progress.step;
-        let all = u64::from(epochs) * progress.steps;
-        if !self.has_begun {
-            self.has_begun = true;
-            // The steps from here on replace those of a process that went further before it was killed.
+    fn write(&mut self, event: &[u8]) -> io::Result<()> {
+        self.file.write_all(&tfrecord_frame(event))
+    }
+}
+
+impl RunLogger for EventFile {
+    fn describe(&mut self, facts: &Facts) -> io::Result<()> {
+        self.note(facts);
+        Ok(())
+    }
+
+    fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> io::Result<()> {
+        if let Some(facts) = self.facts.take() {
+            // The steps from here on replace those of a process that went further before it was killed. TensorBoard then drops all that
+            // it has read of these steps, so the facts follow.
             self.write(&event(step, &bytes(7, &varint_field(1, 1))))?;
+            let texts = facts.iter().flat_map(|(name, value)| match value {
+                Value::String(value) => text_value(name, value),
+                value => text_value(name, &value.to_string()),
+            });
+            self.write(&event(0, &bytes(5, &texts.collect::<Vec<u8>>())))?;
         }
-        let is_last = step + 1 == all;
-        if !is_last && !step.is_multiple_of(all.div_ceil(MOST_STEPS).max(1)) {
-            return Ok(());
-        }
-        let time = &progress.time;
-        self.scalars(
-            step,
-            &[
-                ("train/loss", progress.loss),
-                ("train/accuracy", progress.accuracy),
-                ("train/learning_rate", progress.rate.into()),
-                ("train/gradient_norm", progress.gradient_norm),
-                ("train/samples_per_second", progress.samples_per_s),
-                ("train/skipped", f64::from(u8::from(progress.is_skipped))),
-                ("seconds/waiting_for_data", time.wait_s),
-                ("seconds/decoding", time.decode_s),
-                ("seconds/computing", time.compute_s),
-                ("seconds/waiting_for_ranks", time.reduce_s),
-                ("seconds/updating", (time.update_s - time.reduce_s).max(0.0)),
-            ],
-        )
-    }
-
-    /// Logs values of a step.
-    pub(crate) fn scalars(&mut self, step: u64, values: &[(&str, f64)]) -> io::Result<()> {
         let values: Vec<u8> =
             values.iter().flat_map(|(name, value)| scalar_value(name, *value as f32)).collect();
         self.write(&event(step, &bytes(5, &values)))
     }
 
-    fn write(&mut self, event: &[u8]) -> io::Result<()> {
-        self.file.write_all(&tfrecord_frame(event))
+    /// Every event is in the file already.
+    fn end(&mut self, _: Ending) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -168,14 +135,6 @@ fn varint(mut value: u64) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_place_is_a_kind_and_a_directory() {
-        assert_eq!("tensorboard:a:b".parse(), Ok(LogTo::TensorBoard("a:b".into())));
-        for wrong in ["tensorboard", "tensorboard:", "mlflow:x", ":x", ""] {
-            assert_eq!(wrong.parse::<LogTo>(), Err("use tensorboard:DIR".to_owned()), "{wrong}");
-        }
-    }
 
     /// By the encoding that protoc gives for the same messages.
     #[test]
