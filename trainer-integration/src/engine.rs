@@ -19,6 +19,7 @@ mod state;
 mod there;
 mod update;
 mod walk;
+mod watched;
 
 use std::collections::BTreeSet;
 use std::num::NonZeroU32;

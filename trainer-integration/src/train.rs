@@ -8,6 +8,7 @@ pub(crate) mod bits;
 pub(crate) mod feed;
 pub mod guard;
 mod persistence;
+pub mod step_losses;
 mod steps;
 mod tell;
 mod train_state;

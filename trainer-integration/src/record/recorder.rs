@@ -88,9 +88,9 @@ impl Recorder {
         (number + 1).is_multiple_of(self.every)
     }
 
-    /// Whether nothing is left to be noted after `steps` steps.
-    pub(crate) fn is_over(&self, steps: u64) -> bool {
-        self.until.is_some_and(|until| steps >= until)
+    /// Whether nothing is left to be compared after `steps` steps, or step `wanted` is done, which is all that a replay is for.
+    pub(crate) fn is_over(&self, steps: u64, wanted: Option<u64>) -> bool {
+        self.until.is_some_and(|until| steps >= until || wanted.is_some_and(|wanted| steps > wanted))
     }
 
     /// After how many steps there are digests.

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::step_losses::StepLosses;
 use super::{StateTransfer, Trained};
 use crate::checkpoint::{Checkpoint, Checkpoints, StopFlag};
 use crate::name_pattern::NamePattern;
@@ -28,6 +29,8 @@ pub struct Persistence {
     pub tracer: Option<Tracer>,
     /// Whether the outcome of its steps is recorded, or compared with a record.
     pub recording: Option<Recording>,
+    /// The step whose samples' losses are wanted. Default none.
+    pub step_losses: Option<StepLosses>,
 }
 
 /// How a training begins.

@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use super::agree::{compare, kept};
 use super::feed::{Feed, Prepared};
 use super::guard::Verdict;
+use super::step_losses::StepLosses;
 use super::tell::tell;
 use super::train_state::TrainState;
 use super::{Progress, StepTime, Training};
@@ -109,6 +110,10 @@ impl Steps<'_> {
         let rate = plateau.as_ref().map_or(rate, |plateau| plateau.limit(rate));
         let plan = StepPlan { number, epoch: step.epoch, rate };
         let (shares, inputs) = feed.shares(step, prepared)?;
+        let shares = match &self.training.persistence.step_losses {
+            Some(losses) if losses.step() == number => losses.watch(step, shares),
+            _ => shares,
+        };
         engine.digest_gradients(self.recorder.as_ref().is_some_and(|it| it.wants_digests(number)));
         drop(decoding);
         let decode_s = self.laps.next();
@@ -275,7 +280,8 @@ impl Steps<'_> {
         let mut next = self.keeper.after_step(steps, || draft.snapshot(state, recorder.as_mut()))?;
         if let Some(recorder) = self.recorder.as_mut() {
             recorder.note_checkpoints(self.keeper.written());
-            if recorder.is_over(steps) && steps < self.schedule.steps {
+            let wanted = self.training.persistence.step_losses.as_ref().map(StepLosses::step);
+            if recorder.is_over(steps, wanted) && steps < self.schedule.steps {
                 next = Next::Stop;
             }
             if next != Next::Step {

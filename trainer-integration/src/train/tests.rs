@@ -2,6 +2,7 @@ mod compression;
 mod freeze;
 mod lora;
 mod regroup;
+mod step_losses;
 
 use std::collections::BTreeSet;
 

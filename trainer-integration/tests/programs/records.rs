@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::process::Signal;
-use shardd_store::catalog::StorePlace;
+use serde_json::Value;
+use shardd_plan::{Epoch, Plan};
+use shardd_store::catalog::{Catalog, LocalCatalog, StorePlace};
 use shardd_store::record::{Ending, Record, RecordError};
 use shardd_trainer::checkpoint::CheckpointStore;
 
@@ -191,8 +193,56 @@ fn where_two_trainings_part_is_named() {
     let said = lab.bisect(1, "plain", "clip");
     assert!(said.starts_with("step ") && said.contains("clipping: null and 0.5"), "{said}");
     let json = ends_with(1, &["bisect", "plain", "linear", "--record", lab.kept(), "--json"]).out;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let json: Value = serde_json::from_str(&json).unwrap();
     assert_eq!((&json["same"], &json["difference"]["first"]["what"]), (&false.into(), &"rate".into()));
+}
+
+#[test]
+fn the_losses_of_a_step_are_those_of_its_samples() {
+    let lab = Lab::new();
+    let progress = done(1, &lab.training("plain", &["--record", lab.kept(), "--progress", "-"]));
+    let line = |step: usize| -> Value { serde_json::from_str(progress.lines().nth(step).unwrap()).unwrap() };
+    let record = record(&lab.kept, "plain");
+    let (size, per_epoch) = (record.global_batch_size().unwrap(), record.steps_per_epoch().unwrap());
+    let plan = LocalCatalog::open(lab.store.path()).unwrap().plan(record.data.plan).unwrap();
+    let plan = Plan::new(plan, &lab.store.manifest.shard_rows()).unwrap();
+
+    let rerun = ["rerun", "plain", "--record", lab.kept(), "--store", lab.store()];
+    let of_step = |step: &str, more: &[&str]| {
+        ends_with(0, &[&rerun[..], &["--sample-losses", step], more].concat()).out
+    };
+    // One in the middle of the second epoch, and the short last one.
+    for step in [per_epoch + 2, 2 * per_epoch - 1] {
+        let page: Value = serde_json::from_str(&of_step(&step.to_string(), &["--json"])).unwrap();
+        assert_eq!((&page["step"], &page["epoch"]), (&step.into(), &1.into()));
+        let samples = page["samples"].as_array().unwrap();
+        let begins = (step - per_epoch) * size;
+        let mut expected: Vec<(u64, u64)> = (begins..(begins + size).min(record.data.samples))
+            .map(|position| (position, plan.sample_at(Epoch(1), position).0))
+            .collect();
+        let number = |sample: &Value, name: &str| sample[name].as_u64().unwrap();
+        let mut found: Vec<(u64, u64)> =
+            samples.iter().map(|sample| (number(sample, "position"), number(sample, "sample"))).collect();
+        expected.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, expected);
+        let losses: Vec<f64> = samples.iter().map(|sample| sample["loss"].as_f64().unwrap()).collect();
+        assert!(losses.is_sorted_by(|one, next| one >= next), "the largest comes first: {losses:?}");
+        let mean = losses.iter().sum::<f64>() / losses.len() as f64;
+        let trained = line(step as usize)["loss"].as_f64().unwrap();
+        assert!((mean - trained).abs() < 1e-9, "step {step}: {mean}, and {trained} in the training");
+    }
+    let page = of_step("0", &[]);
+    assert!(page.starts_with(&format!("step 0, epoch 0: {size} samples, mean loss ")), "{page}");
+
+    let refused = |more: &[&str], said: &str| {
+        let Said { error, .. } = ends_with(2, &[&rerun[..], more].concat());
+        assert!(error.contains(said), "{said:?} is missing: {error}");
+    };
+    let end = record.steps.end.to_string();
+    refused(&["--sample-losses", &end], &format!("has steps 0 to {}", record.steps.end - 1));
+    refused(&["--sample-losses", "1", "--world", "2"], "needs one rank");
+    refused(&["--json"], "--sample-losses");
 }
 
 #[test]

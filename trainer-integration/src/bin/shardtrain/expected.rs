@@ -4,11 +4,14 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use shardd_api::protocol::RunId;
+use shardd_plan::Plan;
 use shardd_store::record::{Record, RecordError, RecordId};
 use shardd_trainer::checkpoint::CheckpointStore;
 use shardd_trainer::record::{Purpose, Recording};
+use shardd_trainer::train::step_losses::StepLosses;
 
 use crate::args::{Args, UsageError};
+use crate::step_losses;
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -17,6 +20,8 @@ pub(crate) struct Expected {
     pub(crate) shelf: CheckpointStore,
     pub(crate) id: RecordId,
     pub(crate) record: Record,
+    /// The step whose samples' losses are wanted, and whether as JSON; the training ends with it.
+    step_losses: Option<(StepLosses, bool)>,
 }
 
 impl Expected {
@@ -28,7 +33,30 @@ impl Expected {
             let listed = records.find(asked).await?;
             Ok::<_, RecordError>((listed.id, records.read(&listed).await?))
         })?;
-        Ok(Expected { shelf, id, record })
+        Ok(Expected { shelf, id, record, step_losses: None })
+    }
+
+    /// Asks for the losses of this step's samples.
+    pub(crate) fn with_step_losses(mut self, step: u64, json: bool) -> Result<Expected, UsageError> {
+        let steps = &self.record.steps;
+        if !(steps.first..steps.end).contains(&step) {
+            let (id, first, last) = (self.id.short(), steps.first, steps.end.saturating_sub(1));
+            return Err(UsageError(format!(
+                "--sample-losses {step}: record {id} has steps {first} to {last}"
+            )));
+        }
+        self.step_losses = Some((StepLosses::of(step), json));
+        Ok(self)
+    }
+
+    /// Takes the losses of a step's samples in, if they are wanted.
+    pub(crate) fn step_losses(&self) -> Option<StepLosses> {
+        self.step_losses.as_ref().map(|(losses, _)| losses.clone())
+    }
+
+    /// The step after the last one that is compared.
+    fn end(&self) -> u64 {
+        self.step_losses.as_ref().map_or(self.record.steps.end, |(losses, _)| losses.step() + 1)
     }
 
     pub(crate) fn recording(&self) -> Recording {
@@ -48,10 +76,10 @@ impl Expected {
         .into()
     }
 
-    /// Says that nothing differs, once `trained` steps were done.
-    pub(crate) fn tell(&self, args: &Args, trained: u64) -> Result<(), Failure> {
-        let steps = &self.record.steps;
-        if trained < steps.end {
+    /// Says that nothing differs, once `trained` steps were done; or prints the losses that are wanted.
+    pub(crate) fn tell(&self, args: &Args, trained: u64, plan: &Plan) -> Result<(), Failure> {
+        let (steps, end) = (&self.record.steps, self.end());
+        if trained < end {
             let compared = trained.saturating_sub(steps.first);
             let message =
                 format!("stopped after {compared} steps, which are the same; the others were not compared");
@@ -60,7 +88,12 @@ impl Expected {
         if args.rank > 0 {
             return Ok(());
         }
-        let count = steps.end - steps.first;
+        if let Some((losses, json)) = &self.step_losses {
+            let per_epoch = self.record.steps_per_epoch().unwrap_or(u64::MAX);
+            step_losses::tell(losses, plan, per_epoch, *json)?;
+            return Ok(());
+        }
+        let count = end - steps.first;
         let from = match steps.first {
             0 => String::new(),
             first => format!(", from step {first} on, with which record {} begins", self.id.short()),

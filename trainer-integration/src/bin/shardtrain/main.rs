@@ -16,6 +16,7 @@ mod plan;
 mod records;
 mod session;
 mod status;
+mod step_losses;
 mod tls;
 
 use std::error::Error;

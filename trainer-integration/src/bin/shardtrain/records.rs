@@ -78,6 +78,14 @@ pub(crate) struct Rerun {
     /// Seconds between progress lines of rank 0 on standard error; 0 disables them [default: 10 on a terminal, else 0]
     #[arg(long, value_name = "SECONDS")]
     log_every_s: Option<u64>,
+
+    /// Train to this step of the record, counted from 0, and print the loss of each of its samples
+    #[arg(long, value_name = "STEP")]
+    sample_losses: Option<u64>,
+
+    /// Print the losses as JSON
+    #[arg(long, requires = "sample_losses")]
+    json: bool,
 }
 
 /// Find the first step in which two recorded trainings differ: which virtual ranks, and which values
@@ -106,7 +114,16 @@ pub(crate) struct Bisect {
 
 /// Trains again: 0 if all is the same.
 pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
-    let expected = Expected::open(&rerun.record, &rerun.id, &rerun.run, said)?;
+    let mut expected = Expected::open(&rerun.record, &rerun.id, &rerun.run, said)?;
+    if let Some(step) = rerun.sample_losses {
+        if rerun.world > 1 {
+            return Err(UsageError(
+                "--sample-losses needs one rank, which then reads all samples".to_owned(),
+            )
+            .into());
+        }
+        expected = expected.with_step_losses(step, rerun.json)?;
+    }
     let record = &expected.record;
     let fixed = [
         "shardtrain".to_owned(),

@@ -306,6 +306,7 @@ impl<'a> Session<'a> {
             legacy,
             tracer: Some(self.tracer.clone()),
             recording: self.recording.clone(),
+            step_losses: self.expected.and_then(Expected::step_losses),
         };
         let going_on = GoingOn { step: step.unwrap_or_default(), state };
         observer.describe(&Facts::from_iter([("virtual_ranks".to_owned(), virtual_ranks.into())]));
@@ -324,7 +325,7 @@ impl<'a> Session<'a> {
                 leave(args, loader)?;
                 self.trace(args, stopped.trace)?;
                 match self.expected {
-                    Some(expected) => expected.tell(args, stopped.steps)?,
+                    Some(expected) => expected.tell(args, stopped.steps, &self.plan)?,
                     None => tell_stopped(args, stopped.steps, stopped.of),
                 }
                 return Ok(Ended::Stopped);
@@ -345,7 +346,7 @@ impl<'a> Session<'a> {
         self.trace(args, trained.trace.clone())?;
         leave(args, loader)?;
         match self.expected {
-            Some(expected) => expected.tell(args, trained.steps)?,
+            Some(expected) => expected.tell(args, trained.steps, &self.plan)?,
             None if resumed_from == Some(trained.steps) => observer.already_trained(&report),
             None => observer.finish(&report),
         }
