@@ -12,7 +12,7 @@ mod reads;
 mod template;
 mod text;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -175,7 +175,7 @@ impl Summary {
         let mut names: Vec<String> = versions.iter().map(|version| version.dataset.clone()).collect();
         names.dedup();
         if let Some(path) = &self.write_about {
-            return write_form(path, &names);
+            return write_form(path, &names, json);
         }
         let about = match &self.about {
             Some(path) => About::read(path, &names)?,
@@ -189,7 +189,12 @@ impl Summary {
                 let manifest = manifest.expect("each version has its manifest").manifest()?;
                 let about = facts.about.of(&version.dataset);
                 let metadata = croissant::metadata(version, &about, &manifest);
-                output::raw(format!("{}\n", serde_json::to_string_pretty(&metadata)?).as_bytes());
+                match json {
+                    true => output::json(&metadata),
+                    false => {
+                        output::raw(format!("{}\n", serde_json::to_string_pretty(&metadata)?).as_bytes());
+                    }
+                }
                 let missing = about.missing_in_croissant();
                 if !missing.is_empty() {
                     let name = &version.dataset;
@@ -336,11 +341,14 @@ fn open_plan(catalog: &dyn Catalog, id: PlanId, manifest: &ManifestFile) -> Resu
     Ok(Plan::new(catalog.plan(id)?, &manifest.shard_rows()?)?)
 }
 
-fn write_form(path: &std::path::Path, datasets: &[String]) -> Result<(), Failure> {
+fn write_form(path: &Path, datasets: &[String], json: bool) -> Result<(), Failure> {
     let refused =
         |error: std::io::Error| Failure::failed(format!("{} cannot be written: {error}", path.display()));
     let mut file = std::fs::File::create_new(path).map_err(refused)?;
     std::io::Write::write_all(&mut file, about::form(datasets).as_bytes()).map_err(refused)?;
-    output::print(&format!("{}: fill it in, and give it with --about\n", path.display()));
+    match json {
+        true => output::json(&serde_json::json!({ "about": path })),
+        false => output::print(&format!("{}: fill it in, and give it with --about\n", path.display())),
+    }
     Ok(())
 }
