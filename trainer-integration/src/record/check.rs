@@ -18,7 +18,7 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Compares with this record a training of these settings that begins with these weights. `firm` and `soft` tell the settings that
+    /// Compares with this record a training of these settings that begins with these weights before step `first`. `firm` and `soft` tell the settings that
     /// have to be the record's, and those that decide the last bits at most.
     ///
     /// # Errors
@@ -29,7 +29,7 @@ impl Check {
         record: &Record,
         settings: &Settings,
         may_change: &[&str],
-        first_weights: Digest,
+        (first, weights): (u64, Digest),
     ) -> Result<Check, TrainError> {
         let id = id.short();
         let split = |settings: &Settings, is_soft: bool| -> Settings {
@@ -58,13 +58,36 @@ impl Check {
         if !record.is_exact {
             warn!(record = id, "it was not trained with --reduce exact on a CPU: no bits are promised");
         }
-        if record.steps.first == 0 && record.first_weights != first_weights {
-            let (theirs, ours) = (record.first_weights.short(), first_weights.short());
+        if (record.steps.first, first) == (0, 0) && record.first_weights != weights {
+            let (theirs, ours) = (record.first_weights.short(), weights.short());
             let what = format!("it begins with other weights than record {id} ({theirs} against {ours})");
             return Err(TrainError::Rerun(what));
         }
         let (shelf, records) = (shelf.clone(), shelf.records());
-        Ok(Check { shelf, records, record: record.clone(), read: None })
+        let mut check = Check { shelf, records, record: record.clone(), read: None };
+        let before = first.checked_sub(1).map(|before| check.expected(before)).transpose()?.flatten();
+        match before.and_then(|row| row.weights) {
+            Some(theirs) if theirs != weights => Err(TrainError::Rerun(format!(
+                "the weights before step {first} are others than those of record {id} ({} against {})",
+                theirs.short(),
+                weights.short()
+            ))),
+            _ => Ok(check),
+        }
+    }
+
+    /// A step of the record, if it has it.
+    fn expected(&mut self, step: u64) -> Result<Option<StepRow>, TrainError> {
+        let number = step / STEPS_PER_PART;
+        if self.record.steps.part(number).is_none() {
+            return Ok(None);
+        }
+        if self.read.as_ref().is_none_or(|(read, _)| *read != number) {
+            let read = self.records.steps(&self.record, number);
+            self.read = Some((number, self.shelf.handle().block_on(read)?));
+        }
+        let rows = self.read.as_ref().map_or(&[][..], |(_, rows)| rows);
+        Ok(rows.iter().find(|expected| expected.step == step).cloned())
     }
 
     /// Compares a step.
@@ -72,15 +95,8 @@ impl Check {
     /// # Errors
     /// When it differs, or the record cannot be read.
     pub(super) fn take(&mut self, row: &StepRow) -> Result<(), TrainError> {
-        let number = row.step / STEPS_PER_PART;
-        if self.read.as_ref().is_none_or(|(read, _)| *read != number) {
-            let read = self.records.steps(&self.record, number);
-            self.read = Some((number, self.shelf.handle().block_on(read)?));
-        }
-        let rows = self.read.as_ref().map_or(&[][..], |(_, rows)| rows);
-        let Some(expected) = rows.iter().find(|expected| expected.step == row.step) else { return Ok(()) };
-        let expected = std::slice::from_ref(expected);
-        match first_difference(expected, std::slice::from_ref(row)) {
+        let Some(expected) = self.expected(row.step)? else { return Ok(()) };
+        match first_difference(std::slice::from_ref(&expected), std::slice::from_ref(row)) {
             None => Ok(()),
             Some(difference) => Err(TrainError::Rerun(difference.to_string())),
         }

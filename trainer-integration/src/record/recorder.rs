@@ -74,8 +74,8 @@ impl Recorder {
                 Sink::Writer(Box::new(writer))
             }
             Purpose::Compare(id, record) => {
-                let weights = beginning.weights;
-                let check = Check::begin(&recording.shelf, *id, record, settings, may_change, weights)?;
+                let begins = (beginning.step, beginning.weights);
+                let check = Check::begin(&recording.shelf, *id, record, settings, may_change, begins)?;
                 Sink::Check(Box::new(check))
             }
         };

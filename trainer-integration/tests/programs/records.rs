@@ -232,6 +232,17 @@ fn the_losses_of_a_step_are_those_of_its_samples() {
         let trained = line(step as usize)["loss"].as_f64().unwrap();
         assert!((mean - trained).abs() < 1e-9, "step {step}: {mean}, and {trained} in the training");
     }
+    // With checkpoints it begins at the last one before the step, and finds the same.
+    let kept =
+        ["--record", "--checkpoints", lab.kept(), "--checkpoint-every", "3", "--keep-checkpoints", "99"];
+    done(1, &lab.training("stored", &kept));
+    let (step, steps) = ((per_epoch + 2).to_string(), lab.kept.join("steps"));
+    let stored = ["rerun", "stored", "--record", lab.kept(), "--store", lab.store(), "--json"];
+    let more = ["--sample-losses", &step, "--progress", steps.to_str().unwrap()];
+    assert_eq!(ends_with(0, &[&stored[..], &more].concat()).out, of_step(&step, &["--json"]));
+    let trained = std::fs::read_to_string(&steps).unwrap().lines().count() as u64;
+    assert_eq!(trained, (per_epoch + 2) % 3 + 1, "no step before the checkpoint");
+
     let page = of_step("0", &[]);
     assert!(page.starts_with(&format!("step 0, epoch 0: {size} samples, mean loss ")), "{page}");
 

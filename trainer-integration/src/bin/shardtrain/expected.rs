@@ -22,6 +22,8 @@ pub(crate) struct Expected {
     pub(crate) record: Record,
     /// The step whose samples' losses are wanted, and whether as JSON; the training ends with it.
     step_losses: Option<(StepLosses, bool)>,
+    /// The checkpoint of the recorded training before that step, with its number of steps.
+    checkpoint: Option<(CheckpointStore, u64)>,
 }
 
 impl Expected {
@@ -33,18 +35,27 @@ impl Expected {
             let listed = records.find(asked).await?;
             Ok::<_, RecordError>((listed.id, records.read(&listed).await?))
         })?;
-        Ok(Expected { shelf, id, record, step_losses: None })
+        Ok(Expected { shelf, id, record, step_losses: None, checkpoint: None })
     }
 
-    /// Asks for the losses of this step's samples.
-    pub(crate) fn with_step_losses(mut self, step: u64, json: bool) -> Result<Expected, UsageError> {
+    /// Asks for the losses of this step's samples. The training begins at the last checkpoint before the step, if there are some
+    /// beside the record.
+    pub(crate) fn with_step_losses(
+        mut self,
+        step: u64,
+        json: bool,
+        at: &Path,
+        args: &Args,
+    ) -> Result<Expected, Failure> {
         let steps = &self.record.steps;
         if !(steps.first..steps.end).contains(&step) {
             let (id, first, last) = (self.id.short(), steps.first, steps.end.saturating_sub(1));
-            return Err(UsageError(format!(
-                "--sample-losses {step}: record {id} has steps {first} to {last}"
-            )));
+            let message = format!("--sample-losses {step}: record {id} has steps {first} to {last}");
+            return Err(UsageError(message).into());
         }
+        let shelf = open(at, &self.record.run, args, "record")?;
+        let before = shelf.list()?.iter().map(|id| id.step).filter(|begins| *begins <= step).max();
+        self.checkpoint = before.map(|begins| (shelf, begins));
         self.step_losses = Some((StepLosses::of(step), json));
         Ok(self)
     }
@@ -52,6 +63,11 @@ impl Expected {
     /// Takes the losses of a step's samples in, if they are wanted.
     pub(crate) fn step_losses(&self) -> Option<StepLosses> {
         self.step_losses.as_ref().map(|(losses, _)| losses.clone())
+    }
+
+    /// Where the training begins, if it does not at its first step.
+    pub(crate) fn checkpoint(&self) -> Option<&(CheckpointStore, u64)> {
+        self.checkpoint.as_ref()
     }
 
     /// The step after the last one that is compared.

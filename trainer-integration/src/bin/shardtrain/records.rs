@@ -79,7 +79,8 @@ pub(crate) struct Rerun {
     #[arg(long, value_name = "SECONDS")]
     log_every_s: Option<u64>,
 
-    /// Train to this step of the record, counted from 0, and print the loss of each of its samples
+    /// Train to this step of the record, counted from 0, and print the loss of each of its samples; begins at the last
+    /// checkpoint before it that lies beside the record
     #[arg(long, value_name = "STEP")]
     sample_losses: Option<u64>,
 
@@ -122,7 +123,7 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
             )
             .into());
         }
-        expected = expected.with_step_losses(step, rerun.json)?;
+        expected = expected.with_step_losses(step, rerun.json, &rerun.record, said)?;
     }
     let record = &expected.record;
     let fixed = [

@@ -20,7 +20,7 @@ use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::connect::{Servers, Target, catalog_of, find_plan, find_version};
 use shardd_store::record::Data;
 use shardd_trainer::checkpoint::{
-    Checkpoint, CheckpointStore, Checkpoints, Resume, StopFlag, hand_over, load,
+    Checkpoint, CheckpointError, CheckpointStore, Checkpoints, Resume, StopFlag, hand_over, load,
 };
 use shardd_trainer::cluster::{CatalogRows, timelines};
 use shardd_trainer::collective::tcp::{TcpOptions, connect, connect_through_nodes};
@@ -239,7 +239,7 @@ impl<'a> Session<'a> {
         let is_handed = handed.is_some();
         let checkpoint = match (handed, &self.checkpoints) {
             (Some(handed), _) => Some(handed),
-            (None, None) => None,
+            (None, None) => self.recorded_checkpoint(args, &mut *collective)?,
             (None, Some(kept)) => load(&mut *collective, &kept.shelf, &resume, args.slicing())?,
         };
         has_begun.set(true);
@@ -353,6 +353,22 @@ impl<'a> Session<'a> {
         match trained.unevaluated {
             None => Ok(Ended::Trained),
             Some(error) => Err(Unevaluated(error).into()),
+        }
+    }
+
+    /// The checkpoint of the recorded training that a replay of one step begins with, if it can be read.
+    fn recorded_checkpoint(
+        &self,
+        args: &Args,
+        collective: &mut dyn Collective,
+    ) -> Result<Option<Checkpoint>, Failure> {
+        let Some((shelf, step)) = self.expected.and_then(Expected::checkpoint) else { return Ok(None) };
+        match load(collective, shelf, &Resume::Step(*step), args.slicing()) {
+            Err(CheckpointError::NoneWhole { reasons, .. }) => {
+                warn!(step, reasons, "a checkpoint cannot be read; the training begins at its first step");
+                Ok(None)
+            }
+            loaded => Ok(loaded?),
         }
     }
 
