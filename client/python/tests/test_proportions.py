@@ -75,6 +75,8 @@ def test_a_schedule_changes_the_shares_at_its_samples_for_any_number_of_ranks(st
 def test_a_linear_schedule_reads_as_many_samples_as_the_line(store):
     schedule = shardd.linear_schedule(0.8, 0.2, 600, begin=120, parts=12)
     assert schedule[:3] == [(0, 0.8), (120, 0.775), (170, 0.725)] and schedule[-1] == (720, 0.2)
+    assert shardd.linear_schedule(0.8, 0.2, 6e2, begin=120.0, parts=12) == schedule
+    assert shardd.Stream(store, proportion=[(0.0, 0.9), (1e6, 0.5)]).changes == ((1_000_000, "0.5"),)
     rest = [(begin, 1 - share) for begin, share in schedule]
     numbers = epochs(shardd.DataLoader(dataset(store, schedule, rest), batch_size=30), 4)
     assert abs(counts(numbers[120:720])[0] - 300) <= 12

@@ -92,13 +92,18 @@ def _schedule(pairs: Sequence[Any]) -> list[tuple[int, str]]:
     """The pairs of a schedule, checked."""
     refused = f"proportion={pairs!r} is no schedule: write [(0, 0.9), (1_000_000, 0.5)], pairs of a sample's number and a share, ascending from 0"
     try:
-        schedule = [(operator.index(begin), _rounded(share)) for begin, share in pairs]
+        schedule = [(_whole(begin), _rounded(share)) for begin, share in pairs]
     except (TypeError, ValueError) as error:
         raise ValueError(f"{refused} ({error})") from None
     begins = [begin for begin, _ in schedule]
     if not schedule or begins[0] < 0 or any(later <= earlier for earlier, later in zip(begins, begins[1:])):
         raise ValueError(refused)
     return schedule
+
+
+def _whole(number: Any) -> int:
+    """A number of samples; ``1e6`` is one, too."""
+    return int(number) if isinstance(number, float) and number.is_integer() else operator.index(number)
 
 
 def _rounded(share: Any) -> str:
@@ -115,6 +120,7 @@ def linear_schedule(start: float, end: float, samples: int, *, begin: int = 0, p
 
     It is ``start`` up to sample ``begin``, changes in ``parts`` equal steps over the next ``samples``, and is ``end`` after that.
     Samples count over all streams, ranks and epochs: a training of steps of 256 samples has 256,000 after 1,000 steps."""
+    begin, samples = _whole(begin), _whole(samples)
     if parts < 1 or samples < parts or begin < 0 or not (start >= 0 and end >= 0):
         raise ValueError(
             f"linear_schedule({start}, {end}, {samples}, begin={begin}, parts={parts}): shares are 0 or more, begin is 0 or more, and "
