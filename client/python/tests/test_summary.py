@@ -1,13 +1,10 @@
 """`shardctl runs summary`: Croissant metadata as mlcroissant reads it, from a real training."""
 
 import json
-import os
-import subprocess
-from pathlib import Path
 
 import pytest
 
-PROGRAMS = Path(os.environ.get("SHARDD_BIN", ""))
+import helpers
 
 ABOUT = """
 [datasets.table]
@@ -21,24 +18,17 @@ published = "2026-11-29"
 """
 
 
-@pytest.mark.skipif(not (PROGRAMS / "shardtrain").is_file(), reason="SHARDD_BIN names no directory with shardtrain")
-def test_mlcroissant_reads_the_metadata_of_what_a_training_read(tmp_path):
+def test_mlcroissant_reads_the_metadata_of_what_a_training_read(table, tmp_path):
     mlcroissant = pytest.importorskip("mlcroissant")
-    rows = [f"{n / 7},{n % 5},{n % 3}" for n in range(640)]
-    (tmp_path / "table.csv").write_text("\n".join(["a,b,label", *rows]) + "\n")
     (tmp_path / "about.toml").write_text(ABOUT)
-    shardctl = [PROGRAMS / "shardctl", "--store", tmp_path / "store"]
-    subprocess.run([*shardctl, "ingest", "--name", "table", tmp_path / "table.csv"], check=True, capture_output=True)
-    train = [PROGRAMS / "shardtrain", "--store", tmp_path / "store", "--dataset", "table", "--run", "first"]
-    sizes = ["--global-batch-size", "64", "--epochs", "2", "--record", tmp_path / "kept"]
-    subprocess.run([*train, *sizes], check=True, capture_output=True)
+    train = ["--store", table, "--dataset", "table", "--run", "first", "--global-batch-size", 64, "--epochs", 2]
+    helpers.shardtrain(*train, "--record", tmp_path / "kept")
 
-    summary = [*shardctl, "runs", "summary", "first", "--record", tmp_path / "kept", "--about", tmp_path / "about.toml"]
-    facts = json.loads(subprocess.run([*summary, "--json"], check=True, capture_output=True).stdout)
+    summary = ["--store", table, "runs", "summary", "first", "--record", tmp_path / "kept", "--about", tmp_path / "about.toml"]
+    facts = json.loads(helpers.shardctl(*summary, "--json"))
     assert [epoch["samples"] for epoch in facts["trainings"][0]["epochs"]] == [640, 640]
 
-    metadata = subprocess.run([*summary, "--format", "croissant"], check=True, capture_output=True).stdout
-    (tmp_path / "croissant.json").write_bytes(metadata)
+    (tmp_path / "croissant.json").write_text(helpers.shardctl(*summary, "--format", "croissant"))
     dataset = mlcroissant.Dataset(str(tmp_path / "croissant.json"))
     assert not dataset.metadata.ctx.issues.errors and not dataset.metadata.ctx.issues.warnings
     types = {field.name: str(field.data_types[0]).rsplit("/", 1)[-1] for field in dataset.metadata.record_sets[0].fields}

@@ -18,8 +18,8 @@ pub(super) struct Check {
 }
 
 impl Check {
-    /// Compares with this record a training of these settings that begins with these weights before step `first`. `firm` and `soft` tell the settings that
-    /// have to be the record's, and those that decide the last bits at most.
+    /// Compares with this record a training of these settings that begins with these weights before step `first`. The settings in
+    /// `may_change` decide the last bits at most; all others have to be the record's.
     ///
     /// # Errors
     /// When the settings are others, or the weights.

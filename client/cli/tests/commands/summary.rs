@@ -102,6 +102,8 @@ fn declared_facts_fill_the_template() {
         ("[datasets.digit]\nsource = 'public'", "[datasets.digit] is of no dataset of this model"),
         ("[datasets.digits]\nsource = 'web'", "unknown variant `web`"),
         ("[models]\n", "unknown field `models`"),
+        ("[provider]\nname = 3", "provider.name"),
+        ("[provider]\nname = ", "about.toml, line 2"),
         ("[datasets.digits]\npublished = 'soon'", "datasets.digits.published is \"soon\""),
         ("[data]\ncollected_until = '2026-13'", "data.collected_until is \"2026-13\""),
     ] {

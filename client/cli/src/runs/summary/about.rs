@@ -152,15 +152,13 @@ impl About {
             return Err(wrong(format!("it has {length} bytes, and such a file has at most {LONGEST}")));
         }
         let text = std::fs::read_to_string(path).map_err(unreadable)?;
-        let about: About = toml::from_str(&text).map_err(|error| {
+        let flat = |reason: &str| reason.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mut facts: toml::Table = toml::from_str(&text).map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
-            let reason = error.message().split_whitespace().collect::<Vec<_>>().join(" ");
-            Failure::usage(format!("{}, line {line}: {reason}", path.display()))
+            Failure::usage(format!("{}, line {line}: {}", path.display(), flat(error.message())))
         })?;
-        // A second time, without texts that say nothing.
-        let mut facts: toml::Table = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
         tidy("", &mut facts).map_err(wrong)?;
-        let about = facts.try_into().unwrap_or(about);
+        let about: About = facts.try_into().map_err(|error| wrong(flat(&error.to_string())))?;
         match about.datasets.keys().find(|name| !datasets.contains(name)) {
             Some(name) => Err(wrong(format!(
                 "[datasets.{name}] is of no dataset of this model, which was trained on {}",

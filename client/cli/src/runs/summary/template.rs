@@ -176,26 +176,35 @@ fn sources(page: &mut Page, facts: &Facts) {
     };
     page.line("## 2. List of data sources");
 
-    page.line("### 2.1. Publicly available datasets");
-    let found = of(Source::Public);
-    page.answer("Have you used publicly available datasets to train the model?", is_used(&found));
-    listed(page, "Modality(ies) of the content covered", "List of publicly available datasets", &found);
-
+    // A section that asks whether there are datasets of a source, and lists them.
+    let section = |page: &mut Page, heading: &str, source: Source, question: &str, title: &str| {
+        page.line(heading);
+        let found = of(source);
+        page.answer(question, is_used(&found));
+        listed(page, "Modality(ies) of the content covered", title, &found);
+    };
+    section(
+        page,
+        "### 2.1. Publicly available datasets",
+        Source::Public,
+        "Have you used publicly available datasets to train the model?",
+        "List of publicly available datasets",
+    );
     page.line("### 2.2. Private non-publicly available datasets obtained from third parties");
-    page.line("#### 2.2.1. Datasets commercially licensed by rightsholders or their representatives");
-    let found = of(Source::Licensed);
-    page.answer(
+    section(
+        page,
+        "#### 2.2.1. Datasets commercially licensed by rightsholders or their representatives",
+        Source::Licensed,
         "Have you concluded transactional commercial licensing agreement(s) with rightsholder(s) or with their representatives?",
-        is_used(&found),
+        "Datasets",
     );
-    listed(page, "Modality(ies) of the content covered", "Datasets", &found);
-    page.line("#### 2.2.2. Private datasets obtained from other third parties");
-    let found = of(Source::ThirdParty);
-    page.answer(
+    section(
+        page,
+        "#### 2.2.2. Private datasets obtained from other third parties",
+        Source::ThirdParty,
         "Have you obtained private datasets from third parties that are not licensed as described in section 2.2.1?",
-        is_used(&found),
+        "Datasets",
     );
-    listed(page, "Modality(ies) of the content covered", "Datasets", &found);
 
     page.line("### 2.3. Data crawled and scraped from online sources");
     let found = of(Source::Crawled);
@@ -240,13 +249,13 @@ fn sources(page: &mut Page, facts: &Facts) {
     }
     listed(page, "Modality of the synthetic data", "Datasets", &found);
 
-    page.line("### 2.6. Other sources of data");
-    let found = of(Source::Other);
-    page.answer(
+    section(
+        page,
+        "### 2.6. Other sources of data",
+        Source::Other,
         "Have data sources other than those described in sections 2.1 to 2.5 been used?",
-        is_used(&found),
+        "Datasets",
     );
-    listed(page, "Modality(ies) of the content covered", "Datasets", &found);
 
     if !all_declared {
         let undeclared =

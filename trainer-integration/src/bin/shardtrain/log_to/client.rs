@@ -51,7 +51,7 @@ enum Line<'a> {
         facts: &'a Facts,
     },
     Facts(&'a Facts),
-    /// Values by their names. JSON has no number for those that are not finite, which are texts.
+    /// Values by name. NaN and infinities are strings, since JSON has no numbers for them.
     Point {
         step: u64,
         values: Map<String, Value>,
