@@ -9,8 +9,10 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd::config::{self, AtStart, Config, ConfigError, LogFormat, LogLevel, Settings};
 use shardd::serve::{Ended, Signals};
+use shardd_telemetry::{Exporting, Service, TelemetryError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
 
 /// What `--version` says: the release, and where this build can keep metadata.
 #[cfg(feature = "cluster-etcd")]
@@ -133,7 +135,11 @@ fn check(file: &Path) -> Result<String, String> {
 
 fn run(config: Config) -> ExitCode {
     shardd::memory::limit_arenas();
-    log(config.log_format, config.log_level);
+    // Dropped at the end: it sends the last spans.
+    let _exporting = match log(&config) {
+        Ok(exporting) => exporting,
+        Err(error) => return complain(&error.to_string(), 2),
+    };
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start: {error}"), 1),
@@ -177,20 +183,22 @@ fn run(config: Config) -> ExitCode {
     }
 }
 
-fn log(format: LogFormat, level: LogLevel) {
-    let level = match level {
+/// Log lines on standard error; traces and log records where the OTEL variables name a collector.
+fn log(config: &Config) -> Result<Exporting, TelemetryError> {
+    let level = match config.log_level {
         LogLevel::Error => LevelFilter::ERROR,
         LogLevel::Warn => LevelFilter::WARN,
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
     };
-    let lines = tracing_subscriber::fmt()
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_max_level(level);
-    match format {
-        LogFormat::Text => lines.with_target(false).init(),
-        LogFormat::Json => lines.json().init(),
+        .with_ansi(std::io::stderr().is_terminal());
+    let instance = config.id.as_ref().map(ToString::to_string);
+    let service = Service { name: "shardd", version: env!("CARGO_PKG_VERSION"), instance };
+    match config.log_format {
+        LogFormat::Text => shardd_telemetry::init(lines.with_target(false).with_filter(level), &service),
+        LogFormat::Json => shardd_telemetry::init(lines.json().with_filter(level), &service),
     }
 }
 

@@ -24,6 +24,10 @@ pub struct MachineStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub certificate_ends: Option<u64>,
+    /// When it was issued, in seconds since 1970.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub certificate_issued: Option<u64>,
 }
 
 /// Parts of some time, from 0 to 1, in which some task waited (PSI, `some`).

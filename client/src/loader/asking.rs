@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use shardd_store::http::{Credentials, HttpClient, HttpError, living_first};
-use tracing::debug;
+use tracing::{Span, debug};
 
 use super::whom::ServerStates;
 
@@ -231,7 +231,9 @@ where
         }
         let (ask, tell, shared) = (Arc::clone(&self.ask), self.tell.clone(), Arc::clone(&self.shared));
         let (to, over, mine) = (server.clone(), Arc::clone(&is_given_up), questions.clone());
+        let span = Span::current();
         let work = move || {
+            let _asking = span.enter();
             for (_, question) in mine {
                 let began = Instant::now();
                 shared.count(&to, |asked| asked.questions += 1);

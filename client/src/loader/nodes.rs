@@ -20,7 +20,7 @@ use shardd_store::http::{HttpClient, HttpError};
 use shardfmt::shard::{nothing_beside, populate, will_need};
 use shardfmt::{ByteSize, Manifest};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{debug, debug_span, warn};
 
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered, reported_to};
@@ -326,6 +326,8 @@ fn ask(
     server: &str,
     question: &LocateRequest,
 ) -> Result<(LocateReply, Bytes), HttpError> {
+    let grains = question.grains.len();
+    let _asking = debug_span!("locate", server, %run, rank = question.rank, grains).entered();
     let url = format!("{server}/v1/runs/{run}/locate");
     let body = http.post_for_bytes(&url, question)?;
     parse_reply(&body, question.grains.len()).ok_or_else(|| HttpError::Protocol {

@@ -12,6 +12,7 @@ use bytes::Bytes;
 use shardd_plan::SourceNo;
 use shardfmt::row::{Memory, Rows};
 use shardfmt::{DigestSum, RowCodec, RowDigest, RowError};
+use tracing::{Span, debug_span};
 
 use super::clocks::{Clocks, On};
 use super::delivered::Delivered;
@@ -40,6 +41,7 @@ pub(crate) struct Share {
 }
 
 pub(crate) struct Prefetch {
+    rank: u32,
     shares: Shares,
     rows: Box<dyn RowSource>,
     start: (u32, u64),
@@ -70,6 +72,8 @@ pub(crate) struct Task {
     pieces: Vec<(Reads, Arc<dyn Ready>)>,
     surplus: u64,
     builder: Arc<Builder>,
+    /// It ends when all of its steps are gathered.
+    window: Span,
 }
 
 /// A step, the reads of each of its parts, and how many of those reads are of other ranks' partitions.
@@ -104,7 +108,7 @@ impl Prefetch {
             transformed: None,
         };
         let builder = Arc::new(builder);
-        Ok(Self { shares, rows, start, given: start, end_epoch, stride, window, builder })
+        Ok(Self { rank, shares, rows, start, given: start, end_epoch, stride, window, builder })
     }
 
     /// Changes the pictures of each batch.
@@ -188,6 +192,17 @@ impl Prefetch {
         window: Vec<Planned>,
         give: &mut impl FnMut(Result<Task, LoadError>) -> bool,
     ) -> Result<(), Option<LoadError>> {
+        let first = window.first().map(|first| (first.span.epoch, first.span.step)).unwrap_or_default();
+        let rows: u64 = window.iter().map(Planned::rows).sum();
+        let loading = debug_span!(
+            "load_steps",
+            rank = self.rank,
+            epoch = first.0,
+            step = first.1,
+            steps = window.len(),
+            rows
+        );
+        let _loading = loading.enter();
         let mut by_epoch: BTreeMap<u32, Vec<&Reads>> = BTreeMap::new();
         for Planned { span, reads, .. } in &window {
             for (part, reads) in span.parts.iter().zip(reads) {
@@ -197,13 +212,17 @@ impl Prefetch {
         if let Some(epoch) = by_epoch.keys().next_back() {
             self.rows.await_epoch(*epoch, self.given);
         }
-        let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
-        let ready: BTreeMap<u32, Arc<dyn Ready>> = ready.collect::<Result<_, LoadError>>().map_err(Some)?;
+        let ready = debug_span!("prepare").in_scope(|| {
+            let ready = by_epoch.iter().map(|(epoch, reads)| Ok((*epoch, self.rows.prepare(*epoch, reads)?)));
+            ready.collect::<Result<BTreeMap<u32, Arc<dyn Ready>>, LoadError>>()
+        });
+        let ready = ready.map_err(Some)?;
         for Planned { span, reads, surplus } in window {
             let parts = reads.into_iter().zip(&span.parts);
             let pieces = parts.map(|(reads, part)| (reads, Arc::clone(&ready[&part.epoch]))).collect();
             self.given = span.next;
-            if !give(Ok(Task { span, pieces, surplus, builder: Arc::clone(&self.builder) })) {
+            let builder = Arc::clone(&self.builder);
+            if !give(Ok(Task { span, pieces, surplus, builder, window: loading.clone() })) {
                 return Err(None);
             }
         }
@@ -352,7 +371,9 @@ const DIGESTED_TOGETHER: usize = 128 << 10;
 impl Task {
     /// Gathers the step's rows.
     pub(crate) fn build(self, clocks: &Clocks) -> Result<Step, LoadError> {
-        let Self { span, pieces, surplus, builder } = self;
+        let Self { span, pieces, surplus, builder, window } = self;
+        let _gathering =
+            debug_span!(parent: &window, "gather", epoch = span.epoch, step = span.step).entered();
         let count = pieces.first().map_or(0, |(reads, _)| reads.len());
         let mut delivered = vec![vec![Delivered::default(); count]; pieces.len()];
         let mut micro_batches = Vec::with_capacity(count);

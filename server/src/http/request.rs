@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::Shared;
+use super::metrics::Exemplar;
 use super::problem::Refusal;
 
 /// The header that names a request, in both directions.
@@ -36,6 +37,11 @@ pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     let span = tracing::info_span!("request", id, %method, route);
+    let asking = request.headers().get(shardd_telemetry::TRACEPARENT).and_then(|name| name.to_str().ok());
+    if let Some(asking) = asking {
+        shardd_telemetry::continue_trace(&span, asking);
+    }
+    let measured = span.clone();
     let answer = async {
         let mut response = next.run(request).await;
         if let Some(refusal) = response.extensions_mut().remove::<Refusal>() {
@@ -52,7 +58,10 @@ pub(super) async fn observed(State(shared): State<Arc<Shared>>, request: Request
         response
     };
     let mut response = answer.instrument(span).await;
-    shared.metrics.answered(route, &method, response.status().as_u16(), began.elapsed());
+    let status = response.status().as_u16();
+    shardd_telemetry::record_status(&measured, status);
+    let trace = measured.in_scope(shardd_telemetry::trace_id);
+    shared.metrics.answered(route, &method, status, began.elapsed(), Exemplar::of(&id, trace));
     let id = HeaderValue::from_str(&id).expect("made of characters that headers may have");
     response.headers_mut().insert(REQUEST_ID, id);
     response

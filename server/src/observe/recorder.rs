@@ -13,6 +13,7 @@ use shardd_api::machine::{Directory, DiskStatus, Forecast, MachineStatus, Pressu
 use shardd_api::node::NodeId;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
+use shardd_certificates::CertificateInfo;
 use shardd_engine::engine::Engine;
 use shardd_store::reserve::Disk;
 use tokio::time::{MissedTickBehavior, interval_at};
@@ -164,10 +165,12 @@ impl Recorder {
         }
         recorded.rates = point.rates;
         recorded.history.push(point.values);
+        let certificate = self.identity.as_ref().map(|identity| identity.info());
         recorded.machine = MachineStatus {
             release: env!("CARGO_PKG_VERSION").to_owned(),
             disks: statuses,
-            certificate_ends: self.identity.as_ref().map(|identity| identity.info().not_after),
+            certificate_ends: certificate.as_ref().map(|certificate| certificate.not_after),
+            certificate_issued: certificate.as_ref().map(CertificateInfo::issued),
             ..machine
         };
     }

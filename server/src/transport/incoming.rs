@@ -16,7 +16,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::{debug, warn};
+use tracing::{Instrument, debug, debug_span, warn};
 
 use super::frame::{self, FrameError};
 use super::{
@@ -146,10 +146,14 @@ async fn answer(
         Err(_) => return refuse(send, FrameError::Cut("a request: nothing more came")).await,
     };
     match request {
-        Request::Fetch { run, version, epoch, generation, effort, .. } => {
+        Request::Fetch { run, version, epoch, generation, effort, traceparent, .. } => {
+            let span = debug_span!("answer_peer", %peer, %run, grains = keys.len());
+            if let Some(asking) = traceparent {
+                shardd_telemetry::continue_trace(&span, &asking);
+            }
             let request = FetchRequest { run, version, epoch, generation, keys: keys.clone(), effort };
             let _ = send.set_priority(ANSWER_PRIORITY);
-            let grains = services.peers.fetch(peer, request).await;
+            let grains = services.peers.fetch(peer, request).instrument(span).await;
             let _answering = Answering::begin(answering);
             write(&mut send, &mut [frame::head(&Reply::Grains)]).await?;
             for (key, bytes) in keys.iter().zip(grains) {

@@ -223,7 +223,17 @@ impl Transport {
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Request {
     /// `count` keys follow; the answer is [`Reply::Grains`].
-    Fetch { run: RunId, version: VersionId, epoch: u32, generation: u64, effort: FetchMode, count: u32 },
+    Fetch {
+        run: RunId,
+        version: VersionId,
+        epoch: u32,
+        generation: u64,
+        effort: FetchMode,
+        count: u32,
+        /// The span that waits for them (W3C Trace Context).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        traceparent: Option<String>,
+    },
     /// Grains follow to the end of the stream; the answer is [`Reply::Ack`].
     Send { header: SendHeader },
     /// The next certificate is wanted; the answer is [`Reply::Certified`].

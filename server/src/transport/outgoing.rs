@@ -18,6 +18,7 @@ use shardfmt::grain::GrainKey;
 use tokio::io::BufReader;
 use tokio::sync::{Mutex, mpsc};
 use tokio::time::{Instant, timeout};
+use tracing::instrument;
 
 use super::frame::{self, FrameError};
 use super::incoming::peer_of;
@@ -230,6 +231,7 @@ impl Transport {
 
 #[async_trait]
 impl Peers for Transport {
+    #[instrument(name = "ask_peer", level = "debug", skip_all, fields(peer = %to, run = %request.run, grains = request.keys.len()))]
     async fn fetch(&self, to: &NodeId, request: FetchRequest) -> Result<Vec<Option<Bytes>>, PeerError> {
         let FetchRequest { run, version, epoch, generation, keys, effort } = request;
         // Only requested grains are taken, and once.
@@ -239,7 +241,9 @@ impl Peers for Transport {
             refused(to, Kind::TooLong, format!("{} grains are too many at once", keys.len()))
         })?;
         let (mut send, receive) = self.open(to).await?;
-        let head = frame::head(&Request::Fetch { run, version, epoch, generation, effort, count });
+        let traceparent = shardd_telemetry::traceparent();
+        let fetch = Request::Fetch { run, version, epoch, generation, effort, count, traceparent };
+        let head = frame::head(&fetch);
         self.write(to, &mut send, &mut [head, frame::keys(wanted.keys())]).await?;
         let _ = send.finish();
 

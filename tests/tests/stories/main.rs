@@ -40,6 +40,8 @@ mod status;
 mod stores;
 mod tidy;
 mod top;
+#[cfg(feature = "otlp")]
+mod traces;
 mod training;
 mod transport;
 mod versions;

@@ -53,8 +53,9 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["shardd-packing", "shardd-plan", "shardd-strategies", "shardd-tokens", "shardd-views", "shardfmt"],
     ),
     ("shardd-api", &["shardd-plan", "shardfmt"]),
+    ("shardd-telemetry", &[]),
     // Its tests ingest.
-    ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardfmt"]),
+    ("shardd-store", &["shardd-api", "shardd-ingest", "shardd-plan", "shardd-telemetry", "shardfmt"]),
     ("shardd-inputs", &["shardd-ingest", "shardd-store"]),
     ("shardd-simulation", &["shardd-api", "shardd-plan", "shardfmt"]),
     ("shardd-transforms", &[]),
@@ -70,6 +71,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-columns",
             "shardd-plan",
             "shardd-store",
+            "shardd-telemetry",
             "shardd-transforms",
             "shardfmt",
         ],
@@ -86,6 +88,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-plan",
             "shardd-simulation",
             "shardd-store",
+            "shardd-telemetry",
             "shardd-transforms",
             "shardfmt",
         ],
@@ -130,6 +133,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "shardd-kernels",
             "shardd-plan",
             "shardd-store",
+            "shardd-telemetry",
             "shardd-transforms",
             "shardfmt",
         ],
@@ -239,6 +243,7 @@ const CRATE_ROOTS: &[&str] = &[
     "shardfmt/src/lib.rs",
     "shardfmt/ingest/src/lib.rs",
     "client/api/src/lib.rs",
+    "client/telemetry/src/lib.rs",
     "client/store/src/lib.rs",
     "client/inputs/src/lib.rs",
     "client/simulation/src/lib.rs",
@@ -324,7 +329,9 @@ fn every_dependency_has_a_licence_that_is_welcome() {
         excepted.insert(exception["crate"].as_str().expect("a name"), strings(&exception["allow"]));
     }
     let mut offences = Vec::new();
-    for ((name, version), licence) in dependencies(&["--workspace", "--features", "shardd/cluster-etcd"]) {
+    for ((name, version), licence) in
+        dependencies(&["--workspace", "--features", "shardd/cluster-etcd,shardd/otlp"])
+    {
         let mut welcome = allowed.clone();
         welcome.extend(excepted.remove(name.as_str()).unwrap_or_default());
         match licence::is_met(&licence, &welcome) {

@@ -7,7 +7,7 @@ use crate::drain::Drain;
 use crate::duration::about;
 use crate::health::{Ailment, HealthIssue};
 use crate::loop_time::Stage;
-use crate::machine::{Directory, DiskStatus, Forecast};
+use crate::machine::{Directory, DiskStatus, Forecast, MachineStatus};
 use crate::node::NodeId;
 use crate::status::{Lost, MetadataStatus, NodeStatus};
 
@@ -19,10 +19,12 @@ const FREE_SOON: f64 = 0.4;
 const FREE_NOW: f64 = 0.2;
 /// A disk with less than this part free is critical, whatever the forecast.
 const LITTLE_FREE: f64 = 0.02;
-/// A certificate that ends within this time is a warning, and within the second one critical, in seconds. Nodes renew one of 30
-/// days when ten are left.
-const ENDS_SOON: u64 = 7 * 86_400;
-const ENDS_NOW: u64 = 2 * 86_400;
+/// A certificate of which less than one part in this number is left is a warning, and by the second number critical. Nodes renew
+/// one when a third is left.
+const ENDS_SOON: u64 = 4;
+const ENDS_NOW: u64 = 15;
+/// The lifetime of a certificate whose issue is not known, in seconds.
+const CERTIFICATE_LIFETIME: u64 = 30 * 86_400;
 /// From when on a copy of the metadata is late, in seconds.
 const LATE_COPY: u64 = 60;
 /// The least part of the sending that is hidden behind reading.
@@ -188,7 +190,7 @@ fn of_node(node: &NodeReport, now: u64, found: &mut Vec<Finding>) {
     if let Some(finding) = cache_too_small(id, status) {
         about(finding);
     }
-    if let Some(finding) = machine.and_then(|machine| certificate(id, machine.certificate_ends?, now)) {
+    if let Some(finding) = machine.and_then(|machine| certificate(id, machine, now)) {
         about(finding);
     }
     if let Some(finding) = status.metadata.as_ref().and_then(|metadata| of_metadata(id, metadata)) {
@@ -358,12 +360,15 @@ fn cache_too_small(id: &NodeId, status: &NodeStatus) -> Option<Finding> {
     })
 }
 
-fn certificate(id: &NodeId, ends: u64, now: u64) -> Option<Finding> {
+fn certificate(id: &NodeId, machine: &MachineStatus, now: u64) -> Option<Finding> {
+    let ends = machine.certificate_ends?;
+    let lifetime =
+        machine.certificate_issued.map_or(CERTIFICATE_LIFETIME, |issued| ends.saturating_sub(issued));
     let left = ends.saturating_sub(now);
-    (left < ENDS_SOON).then(|| {
+    (left < lifetime / ENDS_SOON || left == 0).then(|| {
         let when = if left == 0 { "has ended".to_owned() } else { format!("ends in {}", about(left as f64)) };
         finding(
-            if left < ENDS_NOW { Severity::Critical } else { Severity::Warning },
+            if left < lifetime / ENDS_NOW || left == 0 { Severity::Critical } else { Severity::Warning },
             "certificate_expiry",
             format!("the certificate of node {id} {when}"),
             "Nodes renew their certificates by themselves. This one could not: other nodes will refuse its connections.".to_owned(),

@@ -305,6 +305,30 @@ fn directories_on_one_disk_are_one_finding() {
 }
 
 #[test]
+fn a_certificate_ends_soon_by_its_own_lifetime() {
+    let severity = |issued: Option<u64>, ends: u64| {
+        let mut nodes = healthy();
+        nodes[1] = node("n1", |status| {
+            let machine = status.machine.as_mut().expect("there is one");
+            (machine.certificate_issued, machine.certificate_ends) = (issued, Some(ends));
+        });
+        view(&nodes).findings.first().map(|finding| finding.severity)
+    };
+    let (hour, day) = (3600, 86_400);
+    // Of one day: renewed when eight hours are left.
+    assert_eq!(severity(Some(NOW - 16 * hour), NOW + 8 * hour), None);
+    assert_eq!(severity(Some(NOW - 19 * hour), NOW + 5 * hour), Some(Severity::Warning));
+    assert_eq!(severity(Some(NOW - 23 * hour), NOW + hour), Some(Severity::Critical));
+    // Of 30 days, known or not.
+    for issued in [Some(NOW - 23 * day), None] {
+        assert_eq!(severity(issued, NOW + 7 * day + hour * 13), None);
+        assert_eq!(severity(issued, NOW + 7 * day), Some(Severity::Warning));
+    }
+    assert_eq!(severity(Some(NOW - 29 * day), NOW + day), Some(Severity::Critical));
+    assert_eq!(severity(Some(NOW - 1), NOW - 1), Some(Severity::Critical), "it has ended");
+}
+
+#[test]
 fn caches_certificates_copies_exchanges_and_releases_are_looked_at() {
     let mut nodes = healthy();
     nodes[0] = node("n0", |status| status.cache_peak_bytes = 11 * GIB);

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::{env, fmt, fs};
 
-use ureq::Agent;
 use ureq::config::ConfigBuilder;
-use ureq::http::{HeaderValue, Request};
+use ureq::http::{HeaderValue, Request, Response};
 use ureq::middleware::MiddlewareNext;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::typestate::AgentScope;
+use ureq::{Agent, Body, SendBody};
 
 /// A token to show, and an authority to trust. Neither is needed where nodes listen on loopback only.
 ///
@@ -109,7 +109,7 @@ impl Credentials {
         let config = config.tls_config(tls.build()).max_redirects(0);
         let Some(token) = &self.token else { return Ok(config) };
         let header = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| BadCredentials::Token)?;
-        let show = move |mut request: Request<ureq::SendBody>, next: MiddlewareNext| {
+        let show = move |mut request: Request<SendBody<'_>>, next: MiddlewareNext<'_>| {
             if !may_be_shown_to(request.uri()) {
                 return Err(ureq::Error::Other(Box::new(Readable)));
             }
@@ -184,8 +184,19 @@ impl super::HttpClient {
         config: ConfigBuilder<AgentScope>,
         credentials: &Credentials,
     ) -> Result<Agent, BadCredentials> {
-        Ok(credentials.put_into(config)?.build().into())
+        Ok(credentials.put_into(config.middleware(name_the_span))?.build().into())
     }
+}
+
+/// Lets the server continue the trace of this process, where it has one.
+fn name_the_span(
+    mut request: Request<SendBody<'_>>,
+    next: MiddlewareNext<'_>,
+) -> Result<Response<Body>, ureq::Error> {
+    if let Some(span) = shardd_telemetry::traceparent().and_then(|span| HeaderValue::try_from(span).ok()) {
+        request.headers_mut().insert(shardd_telemetry::TRACEPARENT, span);
+    }
+    next.handle(request)
 }
 
 #[cfg(test)]

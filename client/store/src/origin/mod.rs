@@ -36,7 +36,7 @@ use shardfmt::{
     ByteSize, FinishedShard, PlanId, Shard, ShardEntry, ShardId, Sidecar, StrataId, VersionId, merkle,
 };
 use tokio::task::spawn_blocking;
-use tracing::warn;
+use tracing::{instrument, warn};
 
 use crate::reserve::Reserve;
 use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire};
@@ -576,6 +576,7 @@ impl Origin {
     /// # Errors
     ///
     /// [`OriginError::Corrupt`] when the file ends before a range does.
+    #[instrument(name = "read_store", level = "debug", skip_all, fields(object = %id, ranges = ranges.len()))]
     pub async fn read_ranges(&self, id: &ShardId, ranges: &[Range<u64>]) -> Result<Vec<Bytes>, OriginError> {
         let object = Object::shard(*id);
         let mut parts = vec![Bytes::new(); ranges.len()];
@@ -753,6 +754,7 @@ impl Origin {
         }
     }
 
+    #[instrument(name = "read_store", level = "debug", skip_all, fields(object = %object.what))]
     async fn read(&self, object: &Object, traffic: &Traffic) -> Result<Bytes, OriginError> {
         let read = async { self.store.get(&object.path).await?.bytes().await };
         let bytes = read.await.map_err(|error| self.failed("read", object, error))?;

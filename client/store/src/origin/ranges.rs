@@ -9,6 +9,7 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use shardfmt::ShardId;
+use tracing::instrument;
 
 use super::{Object, Origin, OriginError};
 
@@ -48,6 +49,7 @@ impl Origin {
         Ok(ranges.iter().map(part).collect())
     }
 
+    #[instrument(name = "read_store", level = "debug", skip_all, fields(object = %object.what, start = range.start, end = range.end))]
     async fn read_range(&self, object: &Object, range: Range<u64>) -> Result<Bytes, OriginError> {
         let end = range.end;
         let bytes = self.store.get_range(&object.path, range.clone()).await;

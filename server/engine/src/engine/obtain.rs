@@ -15,7 +15,7 @@ use shardd_api::timeline::Work;
 use shardd_plan::GrainNo;
 use shardfmt::{GrainKey, Manifest, RowCodec, ShardEntry};
 use tokio::time::{Duration, Instant, sleep, timeout};
-use tracing::{debug, warn};
+use tracing::{Instrument, debug, debug_span, warn};
 
 use super::health::FAIR_TIMEOUT;
 use super::misses::Given;
@@ -70,10 +70,28 @@ impl Engine {
         epoch: u32,
         grains: impl IntoIterator<Item = GrainNo>,
     ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
-        let mut loose = HashMap::new();
-        let mut wanted: Vec<GrainNo> =
+        let wanted: Vec<GrainNo> =
             grains.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
         let (missing, began) = (wanted.len() as u64, Instant::now());
+        if missing == 0 {
+            return Ok(HashMap::new());
+        }
+        let span = debug_span!("obtain", run = run.name(), epoch, grains = missing);
+        let loose = self.obtain_missing((wanted_for, keep), run, epoch, wanted).instrument(span).await?;
+        if wanted_for == Wanted::ToRead {
+            run.stretches.note(Work::Fetch, epoch, None, missing, began);
+        }
+        Ok(loose)
+    }
+
+    async fn obtain_missing(
+        self: &Arc<Self>,
+        (wanted_for, keep): (Wanted, Keep),
+        run: &Arc<RunState>,
+        epoch: u32,
+        mut wanted: Vec<GrainNo>,
+    ) -> Result<HashMap<GrainNo, Bytes>, EngineError> {
+        let mut loose = HashMap::new();
         while !wanted.is_empty() {
             let (claim, others) = run.in_flight.claim(wanted);
             // Between the look into the cache and the claim another fetch may have ended.
@@ -85,9 +103,6 @@ impl Engine {
             drop(claim);
             run.in_flight.landed(&others).await;
             wanted = others.into_iter().filter(|grain| !self.is_resident(run, *grain)).collect();
-        }
-        if missing > 0 && wanted_for == Wanted::ToRead {
-            run.stretches.note(Work::Fetch, epoch, None, missing, began);
         }
         Ok(loose)
     }

@@ -10,7 +10,7 @@ use shardfmt::Shard;
 use shardfmt::merkle::GrainTree;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Duration, timeout};
-use tracing::{debug, info, warn};
+use tracing::{Instrument, debug, info, warn};
 
 use super::obtain::{group, permits_of};
 use super::run::RunState;
@@ -43,7 +43,7 @@ impl Engine {
                     readings.insert(shard, Arc::clone(&reading));
                     let (engine, run, reading) = (Arc::clone(self), Arc::clone(run), Arc::clone(&reading));
                     let begun = Arc::clone(&reading);
-                    self.lifecycle.tasks.spawn(async move {
+                    let read = async move {
                         tokio::select! {
                             () = engine.lifecycle.stop.cancelled() => {}
                             () = engine.read_and_forward(&run, shard, epoch, &reading) => {}
@@ -56,7 +56,8 @@ impl Engine {
                             is_pending
                         });
                         end_reading(&run, shard, &reading);
-                    });
+                    };
+                    self.lifecycle.tasks.spawn(read.in_current_span());
                     begun
                 }
             }

@@ -1,6 +1,7 @@
 //! The process, its machine, and its way to the metadata.
 
 use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::info::Info;
 use shardd_api::status::NodeStatus;
 
 use super::Snapshot;
@@ -12,6 +13,16 @@ impl Snapshot {
     pub(super) fn machine(&mut self, status: &NodeStatus) {
         let version = [("version", env!("CARGO_PKG_VERSION").to_owned())];
         self.gauges("shardd_build_info", "1, with the release of the node", [(version, 1.0)]);
+        let target = [
+            ("service_name", "shardd".to_owned()),
+            ("service_version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("service_instance_id", status.node.to_string()),
+        ];
+        self.0.register(
+            "target",
+            "What the target is, as OpenTelemetry names it",
+            Info::new(target.to_vec()),
+        );
         let Some(machine) = &status.machine else { return };
         let directory = |name: &str| [("directory", name.to_owned())];
         let free =
@@ -25,6 +36,12 @@ impl Snapshot {
             "shardd_certificate_expiry_timestamp_seconds",
             "When the certificate of the node ends, in seconds since 1970",
             ends,
+        );
+        let issued = machine.certificate_issued.map(|issued| ([], issued as f64));
+        self.gauges(
+            "shardd_certificate_issue_timestamp_seconds",
+            "When the certificate of the node was issued, in seconds since 1970",
+            issued,
         );
     }
 
@@ -89,6 +106,11 @@ pub(super) mod tests {
             free_bytes: 1,
             full: None,
         };
-        MachineStatus { disks: vec![disk], certificate_ends: Some(1), ..MachineStatus::default() }
+        MachineStatus {
+            disks: vec![disk],
+            certificate_ends: Some(1),
+            certificate_issued: Some(0),
+            ..MachineStatus::default()
+        }
     }
 }

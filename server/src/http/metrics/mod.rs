@@ -1,4 +1,4 @@
-//! The counters of a node for Prometheus (text format 0.0.4). Labels have few values: routes, methods, statuses, sources of
+//! The counters of a node for Prometheus: the text format 0.0.4, or OpenMetrics, which has exemplars. Labels have few values: routes, methods, statuses, sources of
 //! misses, nodes that this one has to do with, and runs with their ranks of this node, at most [`ranks::MOST`] of them; never
 //! the name of a dataset or client.
 
@@ -8,14 +8,14 @@ mod ranks;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use axum::http::Method;
-use axum::http::header::CONTENT_TYPE;
+use axum::http::header::{ACCEPT, CONTENT_TYPE};
+use axum::http::{HeaderMap, Method};
 use axum::response::IntoResponse;
-use prometheus_client::encoding::{EncodeLabelSet, prometheus_text};
+use prometheus_client::encoding::{EncodeLabelSet, prometheus_text, text as openmetrics};
 use prometheus_client::metrics::counter::{ConstCounter, Counter};
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::{ConstGauge, Gauge};
-use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use shardd_api::exchange::{EpochExchange, ExchangeNow};
 use shardd_api::health::Peer;
@@ -25,6 +25,9 @@ use super::{Answer, State};
 
 /// Upper bounds of the buckets of latency, in seconds.
 const BUCKETS: [f64; 11] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0, 5.0, 30.0];
+
+/// The content type of OpenMetrics.
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// A gauge of seconds or of a fraction.
 type FloatGauge = Gauge<f64, AtomicU64>;
@@ -46,12 +49,27 @@ struct RouteLabel {
     route: String,
 }
 
+/// One request of those that a bucket counts: its log lines have its id, and a collector may have its trace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Exemplar(Vec<(&'static str, String)>);
+
+impl Exemplar {
+    /// The request of this id, and of this trace if it has one.
+    pub(super) fn of(id: &str, trace: Option<String>) -> Exemplar {
+        let id = ("request_id", id.to_owned());
+        Exemplar(std::iter::once(id).chain(trace.map(|trace| ("trace_id", trace))).collect())
+    }
+}
+
+/// A histogram that shows a request of each bucket.
+type Durations = HistogramWithExemplars<Vec<(&'static str, String)>>;
+
 /// The counters of the HTTP server.
 #[derive(Debug)]
 pub(super) struct Metrics {
     registry: Registry,
     requests: Family<RequestLabels, Counter>,
-    durations: Family<RouteLabel, Histogram>,
+    durations: Family<RouteLabel, Durations>,
     connections: Counter,
     open_connections: Gauge,
     received: Counter,
@@ -63,7 +81,7 @@ impl Default for Metrics {
         let metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
-            durations: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            durations: Family::new_with_constructor(|| Durations::new(BUCKETS)),
             connections: Counter::default(),
             open_connections: Gauge::default(),
             received: Counter::default(),
@@ -90,10 +108,18 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Counts a response. The route is one of the router's, so there are few.
-    pub(super) fn answered(&self, route: &str, method: &Method, status: u16, took: Duration) {
+    pub(super) fn answered(
+        &self,
+        route: &str,
+        method: &Method,
+        status: u16,
+        took: Duration,
+        Exemplar(one): Exemplar,
+    ) {
         let labels = RequestLabels { route: route.to_owned(), method: method_name(method), status };
         self.requests.get_or_create(&labels).inc();
-        self.durations.get_or_create(&RouteLabel { route: labels.route }).observe(took.as_secs_f64());
+        let durations = self.durations.get_or_create(&RouteLabel { route: labels.route });
+        durations.observe(took.as_secs_f64(), Some(one), None);
     }
 
     pub(super) fn connected(&self) {
@@ -363,10 +389,12 @@ impl Snapshot {
     }
 }
 
-/// The counters of this node since its start, for Prometheus.
+/// The counters of this node since its start, for Prometheus
+///
+/// In OpenMetrics for a client that accepts it, with an exemplar of each bucket: the id of a request, and its trace.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics",
     responses((status = 200, body = String, content_type = "text/plain; version=0.0.4; charset=utf-8")))]
-pub(super) async fn metrics(state: State) -> Answer {
+pub(super) async fn metrics(state: State, headers: HeaderMap) -> Answer {
     let mut snapshot = Snapshot::default();
     let able = state.api.engine.unready().is_none() && state.api.metadata_trouble().is_none();
     let status = state.api.observer.status();
@@ -379,11 +407,31 @@ pub(super) async fn metrics(state: State) -> Answer {
     snapshot.process();
     let followers = state.events.followers();
     snapshot.gauge("shardd_event_followers", "Clients that follow events", followers as u64);
+    let accepted = headers.get_all(ACCEPT).iter().filter_map(|accepted| accepted.to_str().ok());
+    let is_open = accepted.into_iter().any(|accepted| accepted.contains("application/openmetrics-text"));
+    let registries = [&state.metrics.registry, &snapshot.0];
+    let (content_type, text) = match is_open {
+        true => (OPENMETRICS, in_openmetrics(registries)),
+        false => (prometheus_text::CONTENT_TYPE, in_text(registries)),
+    };
+    Ok(([(CONTENT_TYPE, content_type)], text).into_response())
+}
+
+fn in_text<'a>(registries: impl IntoIterator<Item = &'a Registry>) -> String {
     let mut text = String::new();
-    for registry in [&state.metrics.registry, &snapshot.0] {
+    for registry in registries {
         prometheus_text::encode(&mut text, registry).expect("writing to a string succeeds");
     }
-    Ok(([(CONTENT_TYPE, prometheus_text::CONTENT_TYPE)], text).into_response())
+    text
+}
+
+fn in_openmetrics<'a>(registries: impl IntoIterator<Item = &'a Registry>) -> String {
+    let mut text = String::new();
+    for registry in registries {
+        openmetrics::encode_registry(&mut text, registry).expect("writing to a string succeeds");
+    }
+    openmetrics::encode_eof(&mut text).expect("writing to a string succeeds");
+    text
 }
 
 #[cfg(test)]
@@ -450,9 +498,31 @@ mod tests {
     }
 
     #[test]
+    fn openmetrics_names_a_request_of_each_bucket() {
+        let metrics = Metrics::default();
+        let answered = |millis, id: &str, trace: Option<&str>| {
+            let exemplar = Exemplar::of(id, trace.map(str::to_owned));
+            metrics.answered("/v1/health", &Method::GET, 200, Duration::from_millis(millis), exemplar);
+        };
+        answered(2, "fast", None);
+        answered(400, "slow", Some("4bf92f3577b34da6a3ce929d0e0e4736"));
+        let text = in_openmetrics([&metrics.registry]);
+        let bucket = |le: &str| {
+            let le = format!("le=\"{le}\"");
+            text.lines().find(|line| line.contains(&le)).unwrap_or_else(|| panic!("no {le} in {text}"))
+        };
+        assert!(bucket("0.0025").contains("# {request_id=\"fast\"} 0.002"), "{text}");
+        let slow = "# {request_id=\"slow\",trace_id=\"4bf92f3577b34da6a3ce929d0e0e4736\"} 0.4";
+        assert!(bucket("0.5").contains(slow), "{text}");
+        assert!(text.contains("shardd_http_requests_total{"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+        assert!(!in_text([&metrics.registry]).contains("request_id"), "the text format has none");
+    }
+
+    #[test]
     fn the_reference_lists_the_metrics() {
         let metrics = Metrics::default();
-        metrics.answered("/v1/health", &Method::GET, 200, Duration::from_millis(1));
+        metrics.answered("/v1/health", &Method::GET, 200, Duration::from_millis(1), Exemplar::of("1", None));
         let mut snapshot = Snapshot::default();
         snapshot.node(&status(), true);
         let metadata = MetadataStatus {
@@ -471,10 +541,7 @@ mod tests {
         snapshot.metastore(&times);
         snapshot.process();
         snapshot.gauge("shardd_event_followers", "Clients that follow events", 0);
-        let mut text = String::new();
-        for registry in [&metrics.registry, &snapshot.0] {
-            prometheus_text::encode(&mut text, registry).expect("writes");
-        }
+        let text = in_text([&metrics.registry, &snapshot.0]);
         let page = format!(
             "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus. The counters begin with the \
              process.\nWhere nodes require tokens, `/metrics` needs one of role `read`.\n\n{}\n## Labels\n\n{LABELS}",

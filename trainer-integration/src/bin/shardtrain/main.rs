@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use mimalloc::MiMalloc;
 use shardd_store::connect::ConnectError;
+use shardd_telemetry::Service;
 use shardd_trainer::checkpoint::CheckpointError;
 use shardd_trainer::collective::CollectiveError;
 use shardd_trainer::collective::nccl::NcclError;
@@ -32,6 +33,9 @@ use shardd_trainer::collective::tcp::{JoinError, MeetError, TlsError};
 use shardd_trainer::device::DeviceError;
 use shardd_trainer::error::TrainError;
 use shardd_trainer::launch_env::OTHERS_ARE_GONE;
+
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::Layer;
 
 use args::UsageError;
 use cli::{Cli, Command};
@@ -44,8 +48,19 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 
 fn main() -> ExitCode {
     let Cli { command, mut args } = Cli::parse_or_exit();
-    let warnings = tracing_subscriber::fmt().with_max_level(tracing::Level::WARN);
-    warnings.with_writer(std::io::stderr).with_ansi(std::io::stderr().is_terminal()).init();
+    let warnings = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let warnings = warnings.with_ansi(std::io::stderr().is_terminal()).with_filter(LevelFilter::WARN);
+    // The rank of a process that trains: of the other commands, none sends much.
+    let instance = command.is_none().then(|| format!("rank-{}", args.rank));
+    let service = Service { name: "shardtrain", version: env!("CARGO_PKG_VERSION"), instance };
+    // Dropped at the end: it sends the last spans.
+    let _exporting = match shardd_telemetry::init(warnings, &service) {
+        Ok(exporting) => exporting,
+        Err(error) => {
+            eprintln!("shardtrain: {error}");
+            return ExitCode::from(2);
+        }
+    };
     let is_without_data = matches!(command, Some(Command::Run(_) | Command::Plan(_) | Command::BenchComm(_)));
     if is_without_data && args.connect.is_given() {
         let reason =
