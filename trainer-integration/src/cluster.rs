@@ -73,6 +73,10 @@ impl StepSource for Loader {
         Duration::from_secs_f64(self.stats().waited_s)
     }
 
+    fn rank_waits(&self) -> Option<RankWaits> {
+        Some(Loader::rank_waits(self))
+    }
+
     fn replaced(&self) -> u64 {
         self.stats().replaced
     }

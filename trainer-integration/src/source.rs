@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::Serialize;
-use shardd_client::loader::Delivered;
+use shardd_client::loader::{Delivered, RankWaits};
 
 /// Why no further step could be read; what failed is the source's own error.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -76,6 +76,11 @@ pub trait StepSource: Send {
 
     /// How long [`StepSource::next_step`] made the trainer wait.
     fn waited(&self) -> Duration;
+
+    /// Where the trainer notes how long it waited for other ranks; none where it is of no use to anyone.
+    fn rank_waits(&self) -> Option<RankWaits> {
+        None
+    }
 
     /// How many samples had a picture or a sound that could not be made, and have zeros for it.
     fn replaced(&self) -> u64 {

@@ -61,7 +61,7 @@ use feed::{Feed, InputDigests, Preparer};
 use guard::Guard;
 pub use guard::{GuardConfig, OnBadStep};
 pub use persistence::{Outcome, Persistence, Start, Stopped};
-use steps::{Laps, Steps};
+use steps::{Laps, RankClock, Steps};
 pub use train_state::StateTransfer;
 use train_state::TrainState;
 
@@ -430,7 +430,6 @@ impl Training<'_> {
         let mesh = (state.engine.zero() != Zero::Nothing).then(|| state.engine.mesh().clone());
         let before = (state.account.steps, state.account.samples);
         let keeper = self.keeper(ranks, checkpoint);
-        let waited = comm.run(waited_for)?;
         let started = Instant::now();
         let mut steps = Steps {
             training: self,
@@ -448,7 +447,8 @@ impl Training<'_> {
             started,
             laps: Laps(started),
             before,
-            stragglers: StragglerWatch::new(started, waited),
+            stragglers: StragglerWatch::new(started, comm.run(waited_for)?),
+            rank_clock: RankClock::of(feed.source()),
             straggler: None,
         };
         if config.guard.on_bad_step == OnBadStep::RollBack && checkpoint.is_none() {

@@ -49,8 +49,18 @@ pub struct LoopTime {
     pub samples: u64,
     /// In which the loop worked by itself, and did not wait for data.
     pub compute_ms: u64,
+    /// In which it waited for other ranks, as far as the trainer notes it.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub ranks_ms: u64,
     /// In which it waited, by the stage that was the bottleneck then.
     pub waits: Waits,
+}
+
+/// A trainer that does not note its waits leaves them out, as earlier releases do.
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
+fn is_zero(ms: &u64) -> bool {
+    *ms == 0
 }
 
 /// Time that a loop waited for data, in milliseconds, by the stage that it waited for.
@@ -122,6 +132,10 @@ pub struct RecentTime {
     pub steps_per_second: f64,
     /// The part of the time in which the loop worked, from 0 to 1.
     pub compute_share: f64,
+    /// The part in which it waited for other ranks, as far as the trainer notes it.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub ranks_share: f64,
     /// The parts in which it waited for data, by stage. Together they are the exposed data-loading time.
     pub wait_shares: BTreeMap<Stage, f64>,
 }

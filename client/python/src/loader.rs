@@ -14,7 +14,7 @@ use pyo3::types::PyDict;
 use shardd_api::protocol::RunId;
 use shardd_client::fork::Own;
 use shardd_client::loader::{
-    self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next,
+    self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next, RankWaits,
 };
 use shardfmt::row::Memory;
 use shardfmt::{ByteSize, PlanId};
@@ -39,6 +39,7 @@ pub(crate) struct Loader {
     memory: Own<Option<TorchMemory>>,
     /// Time in Python code that makes batches, since the last step.
     batch_code_micros: AtomicU64,
+    rank_waits: RankWaits,
     seed: u64,
     virtual_ranks: u32,
     samples: u64,
@@ -150,8 +151,9 @@ impl Loader {
             virtual_ranks: opened.virtual_ranks(),
             samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
-            inner: Own::new(Mutex::new(Some(opened))),
             batch_code_micros: AtomicU64::new(0),
+            rank_waits: opened.rank_waits(),
+            inner: Own::new(Mutex::new(Some(opened))),
             memory: Own::new(memory),
         })
     }
@@ -160,6 +162,11 @@ impl Loader {
     fn note_batch_code(&self, seconds: f64) {
         let micros = Duration::try_from_secs_f64(seconds).unwrap_or_default().as_micros();
         self.batch_code_micros.fetch_add(u64::try_from(micros).unwrap_or(0), Relaxed);
+    }
+
+    /// Says that some seconds went into waiting for other ranks: they do not count as the loop's own work.
+    fn note_rank_waits(&self, seconds: f64) {
+        self.rank_waits.add(Duration::try_from_secs_f64(seconds).unwrap_or_default());
     }
 
     /// The next step; `None` after the last epoch. Waits without holding the interpreter, and can be interrupted.

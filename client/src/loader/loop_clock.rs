@@ -1,5 +1,7 @@
 //! Where the time of the loop that takes steps goes: waiting, by the stage that was the bottleneck, or its own work.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use shardd_api::loop_time::{LoopTime, Stage, Waits};
@@ -55,6 +57,21 @@ impl Busy {
     }
 }
 
+/// Where a trainer notes how long it waited for other ranks, from any thread. Clones add to the same.
+#[derive(Debug, Clone, Default)]
+pub struct RankWaits(Arc<AtomicU64>);
+
+impl RankWaits {
+    /// Some of the time between two steps went into waiting for other ranks. It does not count as work of the loop.
+    pub fn add(&self, time: Duration) {
+        self.0.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    fn total(&self) -> Duration {
+        Duration::from_micros(self.0.load(Relaxed))
+    }
+}
+
 /// The time of one loop.
 #[derive(Debug)]
 pub(crate) struct LoopClock {
@@ -63,6 +80,7 @@ pub(crate) struct LoopClock {
     /// Outside of the loader, and of that in Python code that makes batches.
     outside: Duration,
     python: Duration,
+    ranks: RankWaits,
     /// By stage, as in [`Stage::ALL`].
     waited: [Duration; Stage::ALL.len()],
     busy: Busy,
@@ -75,6 +93,7 @@ impl Default for LoopClock {
             left: None,
             outside: Duration::ZERO,
             python: Duration::ZERO,
+            ranks: RankWaits::default(),
             waited: [Duration::ZERO; Stage::ALL.len()],
             busy: Busy::default(),
             stage: Stage::Disk,
@@ -98,15 +117,24 @@ impl LoopClock {
         self.python += time;
     }
 
+    /// Where waits for other ranks are noted.
+    pub(crate) fn rank_waits(&self) -> RankWaits {
+        self.ranks.clone()
+    }
+
     /// The time so far, of a loop that has taken a number of steps and samples.
     pub(crate) fn time(&self, steps: u64, samples: u64) -> LoopTime {
         let ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let waits = Stage::ALL.into_iter().zip(self.waited);
         let waits = waits.fold(Waits::default(), |waits, (stage, time)| waits.with(stage, ms(time)));
+        let own = self.outside.saturating_sub(self.python);
+        // A trainer may note a wait before the step that it is part of has ended.
+        let for_ranks = self.ranks.total().min(own);
         LoopTime {
             steps,
             samples,
-            compute_ms: ms(self.outside.saturating_sub(self.python)),
+            compute_ms: ms(own - for_ranks),
+            ranks_ms: ms(for_ranks),
             waits: waits.with(Stage::Python, ms(self.python)),
         }
     }
@@ -133,7 +161,13 @@ mod tests {
         clock.was_in_python(2 * MS);
         let time = clock.time(4, 64);
         let waits = Waits { network_ms: 10, disk_ms: 0, decode_ms: 25, transform_ms: 9, python_ms: 2 };
-        assert_eq!(time, LoopTime { steps: 4, samples: 64, compute_ms: 5 + 3 - 2, waits });
+        assert_eq!(time, LoopTime { steps: 4, samples: 64, compute_ms: 5 + 3 - 2, ranks_ms: 0, waits });
+        clock.rank_waits().add(4 * MS);
+        let time = clock.time(4, 64);
+        assert_eq!((time.compute_ms, time.ranks_ms), (2, 4));
+        clock.rank_waits().add(9 * MS);
+        let time = clock.time(4, 64);
+        assert_eq!((time.compute_ms, time.ranks_ms), (0, 6), "never more than there was");
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub use embedded::Samples;
 use embedded::{ShardFiles, Shards, ahead_of_gathering, for_rows, room};
 pub use error::{GrainsError, LoadError, OtherColumns, PictureError};
 use loop_clock::{Busy, LoopClock};
+
+pub use loop_clock::RankWaits;
 use nodes::{NodeRows, Nodes};
 use order::Order;
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
@@ -576,6 +578,12 @@ impl Loader {
     /// It counts as waiting for data, and not as work of the loop.
     pub fn note_batch_code(&mut self, time: Duration) {
         self.loop_clock.was_in_python(time);
+    }
+
+    /// Where a trainer notes how long it waited for other ranks, so that `shardctl top` and the console tell a rank that computes
+    /// slowly from one that waits for data.
+    pub fn rank_waits(&self) -> RankWaits {
+        self.loop_clock.rank_waits()
     }
 
     /// How the grains of each node are got, by the nodes' addresses, for those already got; empty without

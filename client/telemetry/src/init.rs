@@ -71,8 +71,8 @@ where
 {
     let signals = crate::env::signals(|name| std::env::var(name).ok())?;
     let exporting = Exporting::of(signals, service)?;
-    let (spans, records) = exporting.layers();
-    tracing_subscriber::registry().with(lines).with(spans).with(records).init();
+    let subscriber = tracing_subscriber::registry().with(lines).with(exporting.spans());
+    subscriber.with(exporting.records()).init();
     Ok(exporting)
 }
 
@@ -118,8 +118,8 @@ mod otlp {
             })
         }
 
-        /// What takes spans, and what takes log records.
-        pub(super) fn layers<S>(&self) -> (Option<impl Layer<S> + use<S>>, Option<impl Layer<S> + use<S>>)
+        /// What takes spans.
+        pub(super) fn spans<S>(&self) -> Option<impl Layer<S> + use<S>>
         where
             S: Subscriber + for<'a> LookupSpan<'a>,
         {
@@ -127,17 +127,23 @@ mod otlp {
             let wanted = |metadata: &Metadata<'_>| {
                 is_own(metadata) && (metadata.is_span() || *metadata.level() <= Level::INFO)
             };
-            let spans = self.traces.as_ref().map(|provider| {
+            self.traces.as_ref().map(|provider| {
                 let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("shardd"));
                 let layer = layer.with_location(false).with_threads(false).with_tracked_inactivity(false);
                 layer.with_filter(filter_fn(wanted).with_max_level_hint(LevelFilter::DEBUG))
-            });
-            let records = self.logs.as_ref().map(|provider| {
-                let wanted = |metadata: &Metadata<'_>| is_own(metadata) && *metadata.level() <= Level::INFO;
+            })
+        }
+
+        /// What takes log records.
+        pub(super) fn records<S>(&self) -> Option<impl Layer<S> + use<S>>
+        where
+            S: Subscriber + for<'a> LookupSpan<'a>,
+        {
+            let wanted = |metadata: &Metadata<'_>| is_own(metadata) && *metadata.level() <= Level::INFO;
+            self.logs.as_ref().map(|provider| {
                 let layer = OpenTelemetryTracingBridge::new(provider);
                 layer.with_filter(filter_fn(wanted).with_max_level_hint(LevelFilter::INFO))
-            });
-            (spans, records)
+            })
         }
     }
 

@@ -1,7 +1,8 @@
 //! The steps of a training, from the first to the last: read, compute, judge, note, report, checkpoint.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use shardd_client::loader::RankWaits;
 use shardd_store::record::Digest128;
 use tracing::{info, warn};
 
@@ -21,11 +22,14 @@ use crate::models::InputShape;
 use crate::optim::Schedule;
 use crate::progress::ProgressSoFar;
 use crate::record::{Noted, Recorder};
-use crate::reduce::VirtualRanks;
+use crate::reduce::{Comm, VirtualRanks};
 use crate::scaling::LossScale;
-use crate::source::Step;
+use crate::source::{Step, StepSource};
 use crate::trace::{Lane, Tracer};
 use crate::zero::mesh::Mesh;
+
+/// How often the waits for other ranks are noted: nodes hear of them every few seconds.
+const NOTED_EVERY: Duration = Duration::from_secs(1);
 
 /// A training under way, on one rank.
 pub(super) struct Steps<'a> {
@@ -47,7 +51,37 @@ pub(super) struct Steps<'a> {
     /// Steps and samples of the processes before this one.
     pub(super) before: (u64, u64),
     pub(super) stragglers: StragglerWatch,
+    pub(super) rank_clock: RankClock,
     pub(super) straggler: Option<Straggler>,
+}
+
+/// Notes where the source can tell it how long this rank waits for others.
+pub(super) struct RankClock {
+    waits: Option<RankWaits>,
+    /// How long it had waited when that was noted last, and when.
+    noted: (Duration, Instant),
+}
+
+impl RankClock {
+    /// The waits so far do not count.
+    pub(super) fn of(source: &dyn StepSource) -> RankClock {
+        RankClock { waits: source.rank_waits(), noted: (Duration::MAX, Instant::now()) }
+    }
+
+    /// Notes the waits since the last time, if that is a while ago.
+    fn note(&mut self, comm: &Comm) -> Result<(), TrainError> {
+        let (before, at) = self.noted;
+        let Some(waits) =
+            self.waits.as_ref().filter(|_| at.elapsed() >= NOTED_EVERY || before == Duration::MAX)
+        else {
+            return Ok(());
+        };
+        let so_far: Duration = comm.run(|collective| Ok(collective.waits().iter().sum()))?;
+        // A group that formed again begins at nothing.
+        waits.add(so_far.saturating_sub(before));
+        self.noted = (so_far, Instant::now());
+        Ok(())
+    }
 }
 
 /// A step that is computed, and judged.
@@ -70,6 +104,7 @@ impl Steps<'_> {
             let computed = self.compute(feed, &step, prepared, wait_s)?;
             self.account(&step, &computed)?;
             self.compare(&step)?;
+            self.rank_clock.note(&self.training.comm)?;
             self.report(&step, &computed);
             let next = self.checkpoint()?;
             if next != Next::Step {

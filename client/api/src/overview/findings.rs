@@ -36,6 +36,7 @@ pub(super) fn findings(observed: &Observed<'_>, runs: &[RunOverview]) -> Vec<Fin
     found.extend(observed.metadata_trouble.map(metadata_away));
     found.extend(observed.lost.iter().map(|lost| is_lost(lost, !runs.is_empty())));
     found.extend(runs.iter().filter_map(waits));
+    found.extend(runs.iter().filter_map(computes_slowly));
     for node in observed.nodes {
         of_node(node, observed.now, &mut found);
     }
@@ -116,6 +117,30 @@ fn waits(run: &RunOverview) -> Option<Finding> {
                 cause(stage)
             ),
             remedy(stage).to_owned(),
+        )
+    })
+}
+
+/// A run whose ranks wait for one that has its data.
+fn computes_slowly(run: &RunOverview) -> Option<Finding> {
+    let slow = run.slow.as_ref()?;
+    let (id, rank, node) = (&run.run, slow.rank, &slow.node);
+    let (works, wait) = (100.0 * slow.compute_share, 100.0 * slow.others_wait_share);
+    Some(Finding {
+        run: Some(id.clone()),
+        rank: Some(rank),
+        node: Some(node.clone()),
+        ..finding(
+            Severity::Warning,
+            "slow_rank",
+            format!("rank {rank} of {id} slows every step: its own work takes longer"),
+            format!(
+                "Rank {rank} (node {node}) has its data and works {works:.0} % of its time. Most of the other ranks wait for ranks \
+                 {wait:.0} % of theirs."
+            ),
+            "Look at the load, the clock rate and the temperature of its processors or its GPU, and at other programs there. Its \
+             micro-batches may also be more work than those of the others."
+                .to_owned(),
         )
     })
 }

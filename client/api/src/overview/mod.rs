@@ -157,6 +157,10 @@ pub struct RunOverview {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub waits: Option<RunWaits>,
+    /// The rank that the others wait for although it has its data.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub slow: Option<SlowRank>,
     /// The ranks, those that wait most first, at most [`MOST_RANKS`].
     pub readers: Vec<RankOverview>,
     /// The exchange before the next epoch.
@@ -200,8 +204,26 @@ pub struct RankOverview {
     pub samples_per_second: f64,
     /// The part of its time in which its loop works.
     pub compute_share: f64,
+    /// The part in which it waits for other ranks, as far as the trainer notes it.
+    #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(required = false))]
+    pub ranks_share: f64,
     /// The parts in which it waits, by stage.
     pub wait_shares: std::collections::BTreeMap<Stage, f64>,
+}
+
+/// A rank whose own work takes longer than that of the others.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SlowRank {
+    /// The rank.
+    pub rank: u32,
+    /// The node that it reports to.
+    pub node: NodeId,
+    /// The part of its time in which it works.
+    pub compute_share: f64,
+    /// The part of their time that half of the other ranks, or more, wait for ranks.
+    pub others_wait_share: f64,
 }
 
 /// The exchange of a run before its next epoch.

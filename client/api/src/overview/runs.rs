@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{EXPOSED, MOST_RANKS, NodeReport, RankOverview, RunExchange, RunOverview, RunWaits};
+use super::{EXPOSED, MOST_RANKS, NodeReport, RankOverview, RunExchange, RunOverview, RunWaits, SlowRank};
 use crate::exchange::EpochExchange;
 use crate::local_transport::Transport;
 use crate::machine::Forecast;
@@ -62,7 +62,7 @@ fn of_run(run: &RunId, ranks: &BTreeMap<u32, (&NodeId, &Reader)>, nodes: &[NodeR
         earliest_s: left / rate.most,
         latest_s: left / rate.least,
     });
-    let waits = waits(&listed, ranks);
+    let (waits, slow) = (waits(&listed, ranks), slow(&listed));
     listed.truncate(MOST_RANKS);
     RunOverview {
         run: run.clone(),
@@ -73,6 +73,7 @@ fn of_run(run: &RunId, ranks: &BTreeMap<u32, (&NodeId, &Reader)>, nodes: &[NodeR
         samples_per_second,
         epoch_ends,
         waits,
+        slow,
         readers: listed,
         exchange: exchange(run, ahead.epoch, nodes),
     }
@@ -85,6 +86,7 @@ fn of_rank(rank: u32, node: &NodeId, reader: &Reader) -> Option<RankOverview> {
         node: node.clone(),
         samples_per_second: recent.samples_per_second,
         compute_share: recent.compute_share,
+        ranks_share: recent.ranks_share,
         wait_shares: recent.wait_shares.clone(),
     })
 }
@@ -109,6 +111,22 @@ fn waits(sorted: &[RankOverview], ranks: &BTreeMap<u32, (&NodeId, &Reader)>) -> 
         since: ranks[&first.rank].1.exposed_since,
         is_straggler: exposed(first) > EXPOSED
             && median.is_some_and(|median| exposed(first) > TIMES_THE_MEDIAN * median.max(EXPOSED / 2.0)),
+    })
+}
+
+/// The rank that the others wait for although it does not wait for data: its own work takes longer.
+fn slow(ranks: &[RankOverview]) -> Option<SlowRank> {
+    let slowest = ranks.iter().min_by(|one, other| one.ranks_share.total_cmp(&other.ranks_share))?;
+    let mut others: Vec<f64> =
+        ranks.iter().filter(|rank| rank.rank != slowest.rank).map(|rank| rank.ranks_share).collect();
+    others.sort_by(f64::total_cmp);
+    let waits = *others.get(others.len() / 2)?;
+    let is_slow = waits > EXPOSED + TIMES_THE_MEDIAN * slowest.ranks_share && exposed(slowest) <= EXPOSED;
+    is_slow.then(|| SlowRank {
+        rank: slowest.rank,
+        node: slowest.node.clone(),
+        compute_share: slowest.compute_share,
+        others_wait_share: waits,
     })
 }
 

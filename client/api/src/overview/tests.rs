@@ -96,6 +96,7 @@ fn reader(rank: u32, waits: &[(Stage, f64)]) -> Reader {
             samples_per_second: 250.0,
             steps_per_second: 4.0,
             compute_share: 1.0 - exposed,
+            ranks_share: 0.0,
             wait_shares,
         }),
         run_rate: Some(RunRate { least: 900.0, most: 1100.0 }),
@@ -302,6 +303,35 @@ fn directories_on_one_disk_are_one_finding() {
         titles,
         ["the cache disk of node n0 is nearly full", "the store disk of node n0 is nearly full"]
     );
+}
+
+#[test]
+fn a_rank_that_computes_slowly_is_told_apart_from_one_that_waits_for_data() {
+    let view_of = |ranks: [(f64, f64); 4]| {
+        let mut nodes = healthy();
+        for (node, (exposed, for_ranks)) in nodes.iter_mut().zip(ranks) {
+            let status = node.status.as_mut().expect("it answered");
+            let rank = status.readers[0].rank;
+            status.readers = vec![reader(rank, &[(Stage::Network, exposed)])];
+            let recent = status.readers[0].recent.as_mut().expect("it reports");
+            recent.ranks_share = for_ranks;
+            recent.compute_share -= for_ranks;
+        }
+        view(&nodes)
+    };
+    // Rank 2 works all of its time, and the others wait for it.
+    let view = view_of([(0.01, 0.3), (0.01, 0.28), (0.01, 0.02), (0.01, 0.31)]);
+    assert_eq!(kinds(&view), ["slow_rank"]);
+    let slow = view.runs[0].slow.as_ref().expect("it is slow");
+    assert_eq!((slow.rank, slow.node.as_str(), slow.others_wait_share), (2, "n2", 0.3));
+    assert!(view.findings[0].cause.contains("works 97 % of its time"), "{}", view.findings[0].cause);
+    assert!(view.findings[0].title.starts_with("rank 2 of r1 slows every step"));
+
+    // The others wait for rank 2, which waits for data: that is the cause.
+    assert_eq!(kinds(&view_of([(0.01, 0.3), (0.01, 0.28), (0.3, 0.0), (0.01, 0.31)])), ["straggler"]);
+    // All wait for each other a little, or one waits for the rest.
+    assert!(kinds(&view_of([(0.01, 0.05), (0.01, 0.04), (0.01, 0.02), (0.01, 0.05)])).is_empty());
+    assert!(kinds(&view_of([(0.01, 0.0), (0.01, 0.0), (0.01, 0.0), (0.01, 0.5)])).is_empty());
 }
 
 #[test]

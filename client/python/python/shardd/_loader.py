@@ -716,6 +716,21 @@ class DataLoader:
                 f"rank {strange[0]} has {every[strange[0]]}"
             )
 
+    @contextmanager
+    def waiting_for_ranks(self) -> Generator[None, None, None]:
+        """Notes that this rank waits for the others, such as in an ``all_reduce``:
+        ``with loader.waiting_for_ranks(): torch.distributed.barrier()``.
+
+        Nodes then tell a rank that works slowly from one that waits for data: without it, all of a loop's time outside of the
+        loader is its own work. The time of an operation that runs on a device counts only if the block waits for its end.
+        """
+        began = perf_counter()
+        try:
+            yield
+        finally:
+            if self._native is not None and self._native.is_own():
+                self._native.note_rank_waits(perf_counter() - began)
+
     def facts(self) -> dict[str, str | int | float]:
         """The ids of the data and of its order, for the configuration of a run in an experiment tracker:
         ``wandb.init(config={**loader.facts(), "lr": 0.1})``, ``mlflow.log_params(loader.facts())``.

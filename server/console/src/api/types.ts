@@ -72,6 +72,7 @@ export interface RankOverview {
   node: string;
   samples_per_second: number;
   compute_share: number;
+  ranks_share?: number;
   wait_shares: WaitShares;
 }
 

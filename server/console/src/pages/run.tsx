@@ -104,6 +104,7 @@ function Ranks({ ranks, total }: { ranks: RankOverview[]; total: number }) {
           },
           { title: 'Where its time goes', kind: 'time', cell: (rank) => <Stack shares={rank.wait_shares} /> },
           { title: 'Own work', isNumber: true, from: 'medium', cell: (rank) => percent(rank.compute_share) },
+          ...(ranks.some((rank) => (rank.ranks_share ?? 0) > 0) ? [{ title: 'For other ranks', isNumber: true, from: 'medium' as const, cell: (rank: RankOverview) => percent(rank.ranks_share ?? 0) }] : []),
         ]}
       />
     </section>

@@ -51,8 +51,13 @@ impl Snapshot {
         );
         self.counters_seconds(
             "shardd_rank_compute_seconds",
-            "Time in which the loop of a rank did not wait for data, in seconds",
+            "Time in which the loop of a rank waited neither for data nor for other ranks, in seconds",
             of_loop(|time| time.compute_ms as f64 / 1e3),
+        );
+        self.counters_seconds(
+            "shardd_rank_collective_wait_seconds",
+            "Time that the loop of a rank waited for other ranks, as far as its trainer notes it, in seconds",
+            of_loop(|time| time.ranks_ms as f64 / 1e3),
         );
         let waits = timed().flat_map(|(reader, time)| {
             Stage::ALL.map(|stage| {
@@ -116,6 +121,7 @@ pub(super) mod tests {
                 samples_per_second: 5.0,
                 steps_per_second: 1.0,
                 compute_share: 1.0,
+                ranks_share: 0.0,
                 wait_shares: BTreeMap::new(),
             }),
             run_rate: Some(RunRate { least: 3.0, most: 5.0 }),

@@ -92,6 +92,7 @@ impl RankPace {
             samples_per_second: grown(|time| time.samples) / over_s,
             steps_per_second: grown(|time| time.steps) / over_s,
             compute_share: (grown(|time| time.compute_ms) / 1e3 / over_s).min(1.0),
+            ranks_share: (grown(|time| time.ranks_ms) / 1e3 / over_s).min(1.0),
             wait_shares: Stage::ALL.map(|stage| (stage, (waited(stage) / 1e3 / over_s).min(1.0))).into(),
         })
     }
@@ -119,7 +120,7 @@ mod tests {
 
     fn time(steps: u64) -> LoopTime {
         let waits = Waits { disk_ms: 250 * steps, ..Waits::default() };
-        LoopTime { steps, samples: 32 * steps, compute_ms: 750 * steps, waits }
+        LoopTime { steps, samples: 32 * steps, compute_ms: 750 * steps, ranks_ms: 0, waits }
     }
 
     proptest! {
