@@ -233,6 +233,10 @@ export class FixtureServer {
           all();
           known(['by', 'limit']);
           return { json: cluster.hot(choice('by', ORDERS), number('limit', 100, 1000)) };
+        case 'shards/*/copies':
+          all();
+          known([]);
+          return found(cluster.copies(id), `shard ${id}`);
         case 'datasets':
           return page(datasets.all.map((of) => datasets.info(of)), (of) => of.name);
         case 'datasets/*': {

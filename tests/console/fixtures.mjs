@@ -565,6 +565,26 @@ export class Cluster {
     return { nodes, hosts: view.placement.hosts.length, exchange: of('exchange', 2.7 * GIB), predicted, served: of('served', 3 * MIB) };
   }
 
+  /** Each run has each grain once, but for a few that a draining node still has. */
+  copies(shard) {
+    const names = this.live().map((one) => one.record.id);
+    const grains = 64;
+    const nodes = this.runs.flatMap(({ id, plan, version }) =>
+      names.slice(0, 16).map((node, at, { length }) => {
+        const hosted = Math.floor(((at + 1) * grains) / length) - Math.floor((at * grains) / length);
+        const cached = hosted + (at === 0 ? 3 : 0);
+        return { node, run: id, plan: plan ?? digest('plan'), version: version ?? digest('version'), grains, cached, bytes: cached * 524_288, hosted };
+      }));
+    return {
+      shard,
+      bytes: 32 * 1024 ** 2,
+      nodes,
+      more_nodes: Math.max(0, names.length - 16) * this.runs.length,
+      runs: this.runs.map(({ id, plan, version }) => ({ run: id, plan: plan ?? digest('plan'), version: version ?? digest('version'), grains, cached: grains + 3 })),
+      ...(this.nodes.some((one) => one.unanswered) ? { unanswered: this.nodes.filter((one) => one.unanswered).map((one) => one.record.id) } : {}),
+    };
+  }
+
   placement(id) {
     const view = this.view(id);
     if (!view?.placement) return undefined;

@@ -14,7 +14,7 @@ const PAGES = {
     step: '#/datasets/flowers?order=epoch', text: '#/datasets/tinyshakespeare', sounds: '#/datasets/speech-commands', digits: '#/datasets/digits', nested: '#/datasets/dialogues',
     picture: '#/datasets/flowers/samples/7', digit: '#/datasets/digits/samples/4', dialogue: '#/datasets/dialogues/samples/1', sentence: '#/datasets/tinyshakespeare/samples/5',
   },
-  trouble: { overview: '#/', nodes: '#/nodes', node: '#/nodes/n2', shards: '#/shards', runs: '#/runs', run: '#/runs/vit-b16' },
+  trouble: { overview: '#/', nodes: '#/nodes', node: '#/nodes/n2', shards: '#/shards', shard: `#/shards/${'ab'.repeat(32)}`, runs: '#/runs', run: '#/runs/vit-b16' },
   idle: { overview: '#/' },
   lost: { overview: '#/', node: '#/nodes/n4' },
   large: { overview: '#/', nodes: '#/nodes?order=disk', shards: '#/shards?by=latency', 'version-shards': '#/datasets/web-pairs?view=shards', labels: '#/datasets/web-pairs?view=labels' },

@@ -117,11 +117,11 @@ const PAGES = {
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
     `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
   ],
-  trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
+  trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', `#/shards/${'ab'.repeat(32)}`, '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
   idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
   large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999'],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
 };
 
 if (node === undefined) {
@@ -858,6 +858,10 @@ test('a list of shards is ordered as asked, of the cluster or of one node', asyn
       await says(page, /at node n3/);
       assert.match(await page.evaluate(() => location.hash), /^#\/shards\?by=latency&node=n3&kind=grains$/);
       assert.ok(server.requests.some(({ path }) => path === '/v1/nodes/n3/hot?by=latency&limit=50'));
+      await page.locator('.long tbody th a').first().click();
+      await says(page, /Runs that read it/);
+      await says(page, /\d+ of 64/);
+      assert.match(await page.evaluate(() => location.hash), /^#\/shards\/[0-9a-f]{64}$/);
     }),
   );
 });

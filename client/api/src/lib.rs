@@ -5,6 +5,7 @@
 //! the frames between a node and the loaders of its machine. [`placement`] decides which node hosts which partition,
 //! and [`lookup`] finds samples in a plan. Nothing here reads a file, a clock other than [`duration::now`], or a socket.
 
+pub mod copies;
 pub mod drain;
 pub mod duration;
 pub mod evict;

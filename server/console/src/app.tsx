@@ -16,6 +16,7 @@ import { OverviewPage } from './pages/overview';
 import { RunPage } from './pages/run';
 import { RunsPage } from './pages/runs';
 import { SamplePage } from './pages/sample';
+import { ShardPage } from './pages/shard';
 import { ShardsPage } from './pages/shards';
 import { parse, type Route } from './route';
 import { useStore } from './store';
@@ -27,7 +28,7 @@ import { verdict } from './verdict';
 const PAGES = [
   { pages: ['overview'], href: '#/', title: 'Overview' },
   { pages: ['nodes', 'node'], href: '#/nodes', title: 'Nodes' },
-  { pages: ['shards'], href: '#/shards', title: 'Shards' },
+  { pages: ['shards', 'shard'], href: '#/shards', title: 'Shards' },
   { pages: ['datasets', 'dataset', 'sample'], href: '#/datasets', title: 'Datasets' },
   { pages: ['runs', 'run'], href: '#/runs', title: 'Runs' },
 ];
@@ -123,6 +124,8 @@ function Page({ route, overview, mayAct }: { route: Route; overview: Loaded<Over
       return <NodesPage query={route.query} />;
     case 'node':
       return <NodePage name={route.name} mayAct={mayAct} />;
+    case 'shard':
+      return <ShardPage name={route.name} />;
     case 'shards':
       return <ShardsPage query={route.query} />;
     case 'datasets':

@@ -1,13 +1,13 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { nextPage } from './api/links';
-import { datasetHref, listHref, nodeHref, parse, part, runHref, sampleHref, whole } from './route';
+import { datasetHref, listHref, nodeHref, parse, part, runHref, sampleHref, shardHref, whole } from './route';
 
 const page = (hash: string): string => parse(hash).page;
 
 test('each fragment leads to one page', () => {
   assert.deepEqual(['', '#', '#/', '#/nodes', '#/shards?by=bytes', '#/runs/', '#/nodes/n2', '#/runs/a', '#/x', '#/nodes/a/b', '#/shards/x', '#/nodes/%e0%a4%a'].map(page), [
-    'overview', 'overview', 'overview', 'nodes', 'shards', 'runs', 'node', 'run', 'unknown', 'unknown', 'unknown', 'unknown',
+    'overview', 'overview', 'overview', 'nodes', 'shards', 'runs', 'node', 'run', 'unknown', 'unknown', 'shard', 'unknown',
   ]);
   assert.deepEqual(['#/datasets', '#/datasets/a?version=3', '#/datasets/a/samples/12', '#/datasets/a/samples', '#/datasets/a/samples/-1', '#/datasets/a/samples/1/2', '#/datasets/a/samples/99999999999999999'].map(page), [
     'datasets', 'dataset', 'sample', 'unknown', 'unknown', 'unknown', 'unknown',
@@ -16,7 +16,7 @@ test('each fragment leads to one page', () => {
 
 test('a name comes back from its address, whatever its characters', () => {
   for (const name of ['n2', '"><svg onload=1> ../../v1/%2e?#', '__proto__', 'a/b', '漢字', ' ', '..']) {
-    for (const href of [nodeHref(name), runHref(name), datasetHref(name, { version: 'ab' }), sampleHref(name, 7, 'ab')]) {
+    for (const href of [nodeHref(name), runHref(name), shardHref(name), datasetHref(name, { version: 'ab' }), sampleHref(name, 7, 'ab')]) {
       const route = parse(href);
       assert.ok('name' in route && route.name === name, href);
     }

@@ -2,7 +2,7 @@
 
 export type Route =
   | { page: 'overview' | 'nodes' | 'shards' | 'datasets' | 'runs'; query: URLSearchParams }
-  | { page: 'node' | 'run' | 'dataset'; name: string; query: URLSearchParams }
+  | { page: 'node' | 'run' | 'dataset' | 'shard'; name: string; query: URLSearchParams }
   | { page: 'sample'; name: string; sample: number; query: URLSearchParams }
   | { page: 'unknown'; query: URLSearchParams };
 
@@ -24,6 +24,7 @@ export function parse(hash: string): Route {
     if (first === 'datasets') return { page: 'dataset', name, query };
     if (first === 'nodes') return { page: 'node', name, query };
     if (first === 'runs') return { page: 'run', name, query };
+    if (first === 'shards') return { page: 'shard', name, query };
     return unknown;
   }
   switch (first) {
@@ -61,6 +62,7 @@ export function whole(text: string | null | undefined, none: number, most = Numb
 type Settings = Record<string, string | undefined>;
 
 export const nodeHref = (name: string): string => `#/nodes/${part(name)}`;
+export const shardHref = (id: string): string => `#/shards/${part(id)}`;
 export const runHref = (name: string, settings: Settings = {}): string => href(`runs/${part(name)}`, settings);
 export const datasetHref = (name: string, settings: Settings = {}): string => href(`datasets/${part(name)}`, settings);
 export const sampleHref = (name: string, sample: number, version: string): string => href(`datasets/${part(name)}/samples/${sample}`, { version });

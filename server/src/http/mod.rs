@@ -257,6 +257,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(observe::series))
         .routes(routes!(observe::hot_of_node))
         .routes(routes!(observe::hot))
+        .routes(routes!(observe::copies))
         .routes(routes!(observe::traffic))
         .routes(routes!(observe::access))
         .routes(routes!(certificates::authority))

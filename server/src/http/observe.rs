@@ -5,6 +5,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use futures::stream::{self, StreamExt};
 use serde::{Deserialize, Serialize};
+use shardd_api::copies::{CachedGrains, Copies};
 use shardd_api::hot::{Hot, HotOfCluster, HotOrder};
 use shardd_api::node::NodeId;
 use shardd_api::overview::OverviewHere;
@@ -15,7 +16,7 @@ use shardd_api::schema;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
 use shardd_api::traffic::{SentTo, Traffic};
-use shardfmt::DatasetName;
+use shardfmt::{DatasetName, ShardId};
 use utoipa::{IntoParams, ToSchema};
 
 use super::access::{Bearer, Datasets};
@@ -33,7 +34,7 @@ const ROWS: usize = 100;
 const MOST_ROWS: usize = 1000;
 /// The longest name of a node.
 const LONGEST_NAME: usize = 40;
-/// How many nodes are asked at once for their hot shards.
+/// How many nodes are asked at once.
 const ASKED_AT_ONCE: usize = 64;
 /// The default number of hosts of a matrix, and the most.
 const HOSTS: usize = 16;
@@ -168,11 +169,33 @@ pub(super) async fn hot_of_node(
 pub(super) async fn hot(state: State, seen: Datasets, ValidQuery(wanted): ValidQuery<WantedHot>) -> Answer {
     seen.check_all()?;
     let limit = within(wanted.limit, ROWS, MOST_HOT)?;
+    let (answers, unanswered) = ask_all::<Hot>(&state, Look::Hot { by: wanted.by, limit }).await;
+    let answers = answers.into_iter().map(|(_, hot)| hot).collect();
+    json(&HotOfCluster::merged(answers, unanswered, wanted.by, limit))
+}
+
+/// Where the grains of a shard are cached, and which runs read it
+///
+/// Nodes answer for the runs that they know. Bytes are those of the shard in the store.
+#[utoipa::path(get, path = "/v1/shards/{id}/copies", tag = "cluster", operation_id = "copies",
+    params(("id" = schema::Digest, Path, description = "The shard")),
+    responses((status = 200, description = "Nodes and runs", body = Copies), (status = 404)))]
+pub(super) async fn copies(state: State, seen: Datasets, PathParam(shard): PathParam<ShardId>) -> Answer {
+    seen.check_all()?;
+    let Some(bytes) = state.api.catalog.origin().shard_size(&shard).await? else {
+        return Err(not_found(format!("there is no shard {shard} here")));
+    };
+    let (answers, unanswered) = ask_all::<Vec<CachedGrains>>(&state, Look::Copies { shard }).await;
+    json(&Copies::of(shard, bytes, answers, unanswered))
+}
+
+/// The answers of all live nodes, and those that gave none.
+async fn ask_all<T: for<'a> Deserialize<'a>>(state: &State, look: Look) -> (Vec<(NodeId, T)>, Vec<NodeId>) {
     let observer = &state.api.observer;
-    let asked: Vec<Result<Hot, NodeId>> = stream::iter(state.api.engine.live_nodes())
-        .map(async |node| {
-            let hot = observer.ask_for(&node, Look::Hot { by: wanted.by, limit }).await;
-            hot.map_err(|_| node)
+    let asked: Vec<Result<(NodeId, T), NodeId>> = stream::iter(state.api.engine.live_nodes())
+        .map(async |node| match observer.ask_for(&node, look.clone()).await {
+            Ok(answer) => Ok((node, answer)),
+            Err(_) => Err(node),
         })
         .buffered(ASKED_AT_ONCE)
         .collect()
@@ -180,11 +203,11 @@ pub(super) async fn hot(state: State, seen: Datasets, ValidQuery(wanted): ValidQ
     let (mut answers, mut unanswered) = (Vec::new(), Vec::new());
     for answer in asked {
         match answer {
-            Ok(hot) => answers.push(hot),
+            Ok(answer) => answers.push(answer),
             Err(node) => unanswered.push(node),
         }
     }
-    json(&HotOfCluster::merged(answers, unanswered, wanted.by, limit))
+    (answers, unanswered)
 }
 
 /// The rights of the client.

@@ -165,6 +165,7 @@ impl LookService for Observer {
                 serde_json::to_vec(&self.recorder.series(self.node.clone(), names, points))
             }
             Look::Hot { by, limit } => serde_json::to_vec(&self.engine.hot(*by, (*limit).min(MOST_HOT))),
+            Look::Copies { shard } => serde_json::to_vec(&self.engine.cached_grains(*shard)),
             Look::Receivers { run } => serde_json::to_vec(&self.engine.receivers(run)),
         };
         json.expect("an answer is plain data").into()

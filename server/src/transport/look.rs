@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use shardd_api::hot::HotOrder;
 use shardd_api::protocol::RunId;
+use shardfmt::ShardId;
 
 /// A question about a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,11 @@ pub enum Look {
         by: HotOrder,
         /// At most this number of each.
         limit: usize,
+    },
+    /// Which grains of a shard are in its cache: the answer is a list of [`CachedGrains`](shardd_api::copies::CachedGrains).
+    Copies {
+        /// The shard.
+        shard: ShardId,
     },
     /// To which nodes it has sent bytes of a run: the answer is a list of [`SentTo`](shardd_api::traffic::SentTo).
     Receivers {

@@ -67,6 +67,18 @@ fn every_node_shows_the_run_its_rate_and_what_its_loop_waits_for() {
         !shards.is_empty() && shards[0]["reads"].as_f64() >= shards.last().expect("one")["reads"].as_f64(),
         "{hot}"
     );
+    let shard = shards[0]["shard"].as_str().expect("a digest");
+    wait_until("the caches have each grain of a shard once or more, and each is hosted once", || {
+        take_steps(&mut ranks);
+        let copies = cluster.nodes[1].get(&format!("/v1/shards/{shard}/copies"));
+        let run = &copies["runs"][0];
+        assert_eq!((&run["run"], copies.get("unanswered")), (&"r".into(), None), "{copies}");
+        let nodes = copies["nodes"].as_array().expect("a list");
+        let sum = |of: &str| nodes.iter().filter_map(|at| at[of].as_u64()).sum::<u64>();
+        assert_eq!(Some(sum("cached")), run["cached"].as_u64(), "{copies}");
+        let grains = run["grains"].as_u64().expect("a number");
+        sum("cached") >= grains && sum("hosted") == grains && sum("bytes") > 0
+    });
     assert!(!hot["grains"][0]["nodes"].as_array().expect("a list").is_empty(), "{hot}");
     let metrics = cluster.nodes.iter().map(|node| node.text("/metrics")).collect::<String>();
     for rank in 0..2 {

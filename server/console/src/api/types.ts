@@ -67,6 +67,35 @@ export interface RunWaits {
   is_straggler: boolean;
 }
 
+/** The grains of a shard that a node has for a run. */
+export interface CachedAt {
+  node: string;
+  run: string;
+  plan: string;
+  version: string;
+  grains: number;
+  cached: number;
+  bytes: number;
+  hosted: number;
+}
+
+export interface RunOfShard {
+  run: string;
+  plan: string;
+  version: string;
+  grains: number;
+  cached: number;
+}
+
+export interface Copies {
+  shard: string;
+  bytes: number;
+  nodes: CachedAt[];
+  more_nodes: number;
+  runs: RunOfShard[];
+  unanswered?: string[];
+}
+
 export interface RankOverview {
   rank: number;
   node: string;

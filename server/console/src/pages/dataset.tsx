@@ -4,7 +4,7 @@ import { getPage, type Page } from '../api/client';
 import { useAnswer, useAnswers, usePage, useWindows } from '../api/poll';
 import type { DatasetInfo, LabelCount, LogEntry, ShardRow, TagInfo, VersionSummary } from '../api/types';
 import { bytes, count, isNumber, NONE, percent, plural } from '../format';
-import { datasetHref, part } from '../route';
+import { datasetHref, part, shardHref } from '../route';
 import { cut, visible } from '../text';
 import { Digest, Fact, Mark, Missing, Name, Prose, Stale, Time } from '../ui/parts';
 import { type Column, LongTable, Table } from '../ui/table';
@@ -160,7 +160,7 @@ function Shards({ name, version, kept, summary }: { name: string; version: strin
   const colours = new Map(common.map((one, at) => [one.label, at]));
   const classes = new Map((summary.labels?.most ?? []).map((one) => [one.label, one.class ?? one.label]));
   const columns: Column<ShardRow>[] = [
-    { title: 'Shard', isName: true, cell: (shard) => <span class="nowrap"><span class="muted shard-number">{count(shard.index)}</span> <Digest text={shard.id} /></span> },
+    { title: 'Shard', isName: true, cell: (shard) => <span class="nowrap"><span class="muted shard-number">{count(shard.index)}</span> <a href={shardHref(shard.id)}><Digest text={shard.id} /></a></span> },
     { title: 'First sample', isNumber: true, cell: (shard) => <a href={datasetHref(name, { version: kept, from: String(shard.first) })}>{count(shard.first)}</a> },
     { title: 'Samples', isNumber: true, from: 'medium', cell: (shard) => count(shard.samples) },
     { title: 'Size', isNumber: true, cell: (shard) => bytes(shard.bytes) },

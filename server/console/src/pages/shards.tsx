@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { useAnswer } from '../api/poll';
 import type { Hot, HotGrain, HotOrder, HotShard, NodeRows } from '../api/types';
 import { bytes, count, duration, isNumber, NONE, percent, plural } from '../format';
-import { listHref, nodeHref, part } from '../route';
+import { listHref, nodeHref, part, shardHref } from '../route';
 import { cut, visible } from '../text';
 import { Digest, Missing, Name, Stale } from '../ui/parts';
 import { type Column, LongTable } from '../ui/table';
@@ -35,7 +35,7 @@ export function ShardsPage({ query }: { query: URLSearchParams }) {
 
   const columns: Column<HotShard | HotGrain>[] = [
     { title: kind === 'grains' ? 'Grain' : 'Shard', isName: true, cell: (row) => (
-      <span class="nowrap"><Digest text={row.shard} />{'first_row' in row && <span class="muted"> row {count(row.first_row)}</span>}</span>
+      <span class="nowrap"><a href={shardHref(row.shard)}><Digest text={row.shard} /></a>{'first_row' in row && <span class="muted"> row {count(row.first_row)}</span>}</span>
     ) },
     { title: 'Reads', isNumber: true, kind: 'reads', cell: (row) => (
       <span class="heat"><span class="heat-bar" aria-hidden="true"><span style={{ width: `${Math.min(100, (row.reads / most) * 100)}%` }} /></span>

@@ -7,6 +7,7 @@
 
 mod away;
 mod capacity;
+mod copies;
 mod counters;
 mod cursor;
 mod drain;

@@ -157,10 +157,15 @@ impl RunState {
 
     /// The grain a key names, if it is one of this run's plan.
     pub(crate) fn grain(&self, key: &GrainKey) -> Option<GrainNo> {
-        let shard = *self.shard_numbers.get(&key.shard)?;
+        let shard = self.shard_number(key.shard)?;
         let entry = &self.manifest.shards[shard as usize];
         let known = key.rows == self.plan.document().grain_rows && key.index < entry.rows.div_ceil(key.rows);
         known.then(|| self.plan.grain_no(shard, key.index))
+    }
+
+    /// The number of a shard in the version, if it has it.
+    pub(crate) fn shard_number(&self, shard: ShardId) -> Option<u32> {
+        self.shard_numbers.get(&shard).copied()
     }
 
     pub(crate) fn shard_of(&self, grain: GrainNo) -> u32 {

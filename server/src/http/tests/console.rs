@@ -93,6 +93,7 @@ fn a_node_shows_itself_and_refuses_questions_that_are_none() {
     for (path, status, says) in [
         ("nodes/nobody/status".to_owned(), 404, "there is no live node nobody"),
         ("nodes/A/status".to_owned(), 400, "cannot name a node"),
+        (format!("shards/{}/copies", "0".repeat(64)), 404, "there is no shard 0000"),
         (format!("nodes/{own}/series?points=0"), 400, "0 is not a number from 1 to 720"),
         ("hot?by=heat".to_owned(), 400, "unknown variant `heat`"),
         ("cluster/nodes?limit=100000".to_owned(), 400, "not a number from 1 to 1000"),

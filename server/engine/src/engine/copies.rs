@@ -1,0 +1,40 @@
+//! Which grains of a shard lie in the cache of this node.
+
+use shardd_api::copies::CachedGrains;
+use shardfmt::ShardId;
+
+use super::Engine;
+use super::run::RunState;
+
+impl Engine {
+    /// The grains of a shard in the cache, for each run that is known here and reads the shard.
+    pub fn cached_grains(&self, shard: ShardId) -> Vec<CachedGrains> {
+        let runs = self.active_run_states();
+        let mut found: Vec<CachedGrains> = runs.iter().filter_map(|run| self.cached_of(run, shard)).collect();
+        found.sort_by(|one, other| one.run.cmp(&other.run));
+        found
+    }
+
+    fn cached_of(&self, run: &RunState, shard: ShardId) -> Option<CachedGrains> {
+        let number = run.shard_number(shard)?;
+        let epoch = run.ranks.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let mut of = CachedGrains {
+            run: run.record.id.clone(),
+            plan: run.record.plan,
+            version: run.record.version,
+            grains: 0,
+            cached: 0,
+            bytes: 0,
+            hosted: 0,
+        };
+        for grain in run.grains_of_shard(number) {
+            of.grains += 1;
+            of.hosted += u64::from(run.is_hosted_by(&self.node, grain, epoch));
+            if let Some(at) = self.cache.get(&run.key(grain)) {
+                of.cached += 1;
+                of.bytes += u64::from(at.len);
+            }
+        }
+        Some(of)
+    }
+}
