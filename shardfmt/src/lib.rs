@@ -6,7 +6,7 @@
 //! proves them against the shard's Merkle root ([`merkle`]). A *manifest* ([`manifest`]) lists the shards of
 //! one version of a dataset with statistics of their samples ([`statistics`]); a *commit* ([`commit`]) has
 //! the time, the reason and the parent of a version in a dataset; people name versions by *references*
-//! ([`reference`](mod@reference)).
+//! ([`reference`](mod@reference)). What changed from one version to another is found by [`compare`].
 //!
 //! Everything is content-addressed and deterministic: the same rows give the same shards, and the same shards
 //! and configuration the same manifest, on every machine and with any number of threads. Input from outside
@@ -36,6 +36,7 @@
 
 pub mod audit;
 pub mod commit;
+pub mod compare;
 #[cfg(test)]
 mod golden;
 pub mod grain;

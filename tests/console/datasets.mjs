@@ -278,6 +278,29 @@ export class Datasets {
     };
   }
 
+  /** What changed since an earlier version: the last shards are new. */
+  diff(version, from, stats) {
+    const of = this.of(version);
+    if (!of || !this.of(from)) return undefined;
+    const kept = Math.max(0, of.shards - 2);
+    const side = (id) => ({ version: id, samples: of.samples, shards: of.shards, bytes: Math.round(of.samples * of.row_bytes * 1.02) });
+    const [samples] = this.rowsOfShard(of, kept);
+    const name = of.columns[0]?.name ?? 'x';
+    const labels = (of.labels ?? []).slice(0, 100).map((one, at) => ({ label: one.label, ...(one.class === undefined ? {} : { class: one.class }), old: one.samples, new: Math.max(0, one.samples + (at % 2 === 0 ? 40 : -40)) }));
+    const numbers = (mean) => ({ count: of.samples, min: -1, max: 3, mean, deviation: 2 });
+    const lengths = (by) => Object.fromEntries(['min', 'p25', 'p50', 'p75', 'p99', 'max'].map((key, at) => [key, Math.round(of.row_bytes * by * (0.3 + at))]));
+    return {
+      old: side(from), new: side(version), same: false,
+      diff: {
+        schema: of.columns.length < 3 ? [] : [{ change: 'added', column: name, data_type: 'Utf8' }, { change: 'metadata', column: name, key: 'classes', from: null, to: `["${name}"]` }, { change: 'order', from: [name, 'b'], to: ['b', name] }],
+        shards: { kept, added: of.shards - kept, removed: 1 }, inputs: { kept: 3, added: 1, removed: 0 }, same_order: false,
+        // Of a large version the samples are not compared.
+        ...(of.samples > 1e6 ? { same_order: undefined } : { samples: { kept: samples, added: of.samples - samples, removed: 7 } }),
+      },
+      ...(stats ? { stats: { labels, more_labels: (of.labels?.length ?? 0) > 100 ? of.labels.length - 100 : undefined, label_distance: 0.0321, row_bytes: [lengths(1), lengths(1.1)], columns: [{ column: name, measured: 'values', old: numbers(1), new: numbers(1.5), difference: 0.25 }] } } : {}),
+    };
+  }
+
   rowsOfShard(of, index) {
     const first = Math.floor((of.samples * index) / of.shards);
     return [first, Math.floor((of.samples * (index + 1)) / of.shards) - first];

@@ -254,6 +254,9 @@ export class FixtureServer {
         case 'versions/*/summary':
           known([]);
           return found(datasets.summary(id), `version ${id}`);
+        case 'versions/*/diff':
+          known(['from', 'stats']);
+          return found(datasets.diff(id, query.get('from'), query.get('stats') === 'true'), `version ${query.get('from')}`);
         case 'versions/*/shards':
           known(['offset', 'limit']);
           found(datasets.of(id), `version ${id}`);

@@ -111,17 +111,19 @@ const focused = (page) => page.evaluate(() => (document.activeElement?.getAttrib
 // --- every page ------------------------------------------------------------------------------------------------------
 
 const HOSTILE_HASH = `#/datasets/${encodeURIComponent(HOSTILE)}`;
+/** The page that compares a version of a dataset with the first one. */
+const since0 = (scenario, name) => `#/datasets/${encodeURIComponent(name)}?view=versions&with=${new Datasets(scenario).named(name).commits[0].version}`;
 const PAGES = {
   healthy: [
-    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan',
+    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan', since0('healthy', 'flowers'),
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
     `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
   ],
   trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', `#/shards/${'ab'.repeat(32)}`, '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
   idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
-  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999'],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
+  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999', since0('large', 'web-pairs')],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, since0('hostile', HOSTILE), `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
 };
 
 if (node === undefined) {
@@ -1123,6 +1125,34 @@ test('datasets and commits come in pages, and an older version keeps its address
       await page.getByRole('link', { name: 'Columns' }).click();
       await says(page, 'feature_12');
       assert.ok(page.url().includes(`version=${version}`));
+    }),
+  );
+});
+
+test('a version is compared with an earlier one, and the address keeps it', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers?view=versions', {}, async ({ page }) => {
+      await page.getByRole('link', { name: 'Compare with commit 1' }).click();
+      const { version, commits } = server.datasets.named('flowers');
+      await says(page, `Changes since ${commits[0].version.slice(0, 12)}`);
+      assert.ok(page.url().endsWith(`#/datasets/flowers?view=versions&with=${commits[0].version}`));
+      await says(page, '3,058 in both, 612 added, 7 removed');
+      assert.ok(server.requests.some(({ path }) => path === `/v1/versions/${version}/diff?from=${commits[0].version}&stats=true`));
+      const rows = (caption) => page.locator('table', { hasText: caption }).locator('tbody tr').allInnerTexts();
+      assert.match((await rows('Changes of columns')).join('; '), /image\s+added\s+Utf8; .*order\s+b, image instead of image, b/);
+      assert.match((await rows('Labels, those')).join('; '), /daisy\s+633\s+17.%\s+673\s+18.%\s+\+\d\.\d.points/);
+      assert.match((await rows('Columns of numbers')).join('; '), /image\s+1\s+1\.5\s+0\.25/);
+      await page.getByRole('link', { name: 'End the comparison' }).click();
+      await page.locator('.compared').waitFor({ state: 'detached' });
+    }),
+  );
+});
+
+test('a comparison that is too large says which command makes it', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, since0('large', 'web-pairs'), {}, async ({ page }) => {
+      await says(page, 'too many samples to compare here');
+      await says(page, 'The 100 labels that changed most, of 1,000');
     }),
   );
 });

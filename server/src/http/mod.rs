@@ -162,6 +162,8 @@ struct Shared {
     lookups: Arc<Semaphore>,
     /// Places for looks into versions.
     looks: Semaphore,
+    /// The place of a comparison of versions.
+    comparisons: Arc<Semaphore>,
     /// The place of a simulation.
     simulations: Arc<Semaphore>,
     /// Whose runs are, as it was a moment ago.
@@ -185,6 +187,7 @@ impl Shared {
             followers: Arc::new(Semaphore::new(FOLLOWERS)),
             lookups: Arc::new(Semaphore::new(LOOKUPS)),
             looks: Semaphore::new(LOOKS),
+            comparisons: Arc::new(Semaphore::new(contents::COMPARISONS)),
             simulations: Arc::new(Semaphore::new(simulation::SIMULATIONS)),
             standings: run_access::RunFactsCache::default(),
             metrics: Arc::default(),
@@ -214,6 +217,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(contents::shards))
         .routes(routes!(contents::samples))
         .routes(routes!(contents::value))
+        .routes(routes!(contents::diff))
         .routes(routes!(simulation::simulate))
         .routes(routes!(datasets::manifest, datasets::put_manifest))
         .routes(routes!(datasets::tree))

@@ -609,3 +609,65 @@ export interface Found {
   virtual_rank?: number;
   sample: number;
 }
+
+/** How much of something two versions share, and what only the one or the other has. */
+export interface Counted {
+  kept: number;
+  added: number;
+  removed: number;
+}
+
+export type SchemaChange =
+  | { change: 'added' | 'removed'; column: string; data_type: string }
+  | { change: 'type'; column: string; from: string; to: string }
+  | { change: 'nullable'; column: string; nullable: boolean }
+  | { change: 'metadata'; column: string; key: string; from: string | null; to: string | null }
+  | { change: 'order'; from: string[]; to: string[] };
+
+export interface DiffSide {
+  version: string;
+  samples: number;
+  shards: number;
+  bytes: number;
+}
+
+export interface LabelDrift {
+  label: string;
+  class?: string;
+  old: number;
+  new: number;
+}
+
+export interface Numbers {
+  count: number;
+  min: number | null;
+  max: number | null;
+  mean: number | null;
+  deviation: number | null;
+}
+
+export interface ColumnDrift {
+  column: string;
+  measured: string;
+  old: Numbers;
+  new: Numbers;
+  difference: number | null;
+}
+
+export interface DriftRows {
+  labels?: LabelDrift[];
+  more_labels?: number;
+  label_distance?: number;
+  row_bytes?: Record<string, number>[];
+  columns?: ColumnDrift[];
+  more_columns?: number;
+}
+
+export interface VersionDiff {
+  old: DiffSide;
+  new: DiffSide;
+  same?: boolean;
+  diff: { schema: SchemaChange[]; shards: Counted; samples?: Counted; inputs: Counted; same_order?: boolean };
+  more_schema?: number;
+  stats?: DriftRows;
+}

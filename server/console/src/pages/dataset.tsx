@@ -9,6 +9,7 @@ import { cut, visible } from '../text';
 import { Digest, Fact, Mark, Missing, Name, Prose, Stale, Time } from '../ui/parts';
 import { type Column, LongTable, Table } from '../ui/table';
 import { figure } from '../values';
+import { Comparison } from './compare';
 import { PlanExplorer } from './explorer';
 import { Samples } from './samples';
 
@@ -201,9 +202,14 @@ function Versions({ name, dataset, version, kept, query }: { name: string; datas
   const token = query.get('log') ?? '';
   const { page: log, next } = usePage<LogEntry>(`v1/datasets/${part(dataset)}/log?limit=50`, token, 30_000);
   const [tags = {}] = useAnswers<Page<TagInfo>>([`v1/datasets/${part(dataset)}/tags?limit=200`], 30_000, getPage<TagInfo>);
+  const earlier = query.get('with') ?? '';
   const link = (of: string) => (of === version ? <><Digest text={of} /> <span class="muted">shown here</span></> : <a href={datasetHref(name, { version: of })}><Digest text={of} /></a>);
+  const compare = (commit: LogEntry) => (commit.version === version ? NONE : commit.version === earlier ? <span class="muted">above</span> : (
+    <a href={datasetHref(name, { version: kept, view: 'versions', log: token, with: commit.version })}>Compare<span class="visually-hidden"> with commit {count(commit.number)}</span></a>
+  ));
   return (
     <>
+      {/^[0-9a-f]{64}$/.test(earlier) && <Comparison name={name} version={version} earlier={earlier} kept={kept} />}
       <section>
         <h2>Tags</h2>
         {!tags.data ? <Missing of="the tags" loaded={tags} /> : (
@@ -236,6 +242,7 @@ function Versions({ name, dataset, version, kept, query }: { name: string; datas
               columns={[
                 { title: 'Commit', isName: true, isNumber: true, cell: (commit) => count(commit.number) },
                 { title: 'Version', cell: (commit) => link(commit.version) },
+                { title: 'Changes', cell: compare },
                 { title: 'Time', cell: (commit) => <Time at={commit.time} /> },
                 { title: 'By', from: 'medium', cell: (commit) => <Name text={commit.operation} most={20} /> },
                 { title: 'Samples', isNumber: true, cell: (commit) => count(commit.samples) },

@@ -1,10 +1,12 @@
 //! What versions hold, for people: columns, labels, shards, and samples.
 
+mod diff;
 mod samples;
 mod summary;
 mod value;
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use arrow::array::Array;
 use axum::http::HeaderValue;
@@ -12,15 +14,21 @@ use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, X_CONTENT_TYPE_OPTIONS,
 };
 use axum::response::IntoResponse;
+use rayon::ThreadPoolBuilder;
 use serde::{Deserialize, Serialize};
+use shardd_api::problem::Kind;
 use shardd_api::schema;
-use shardfmt::{RowDigest, ShardId, VersionId};
+use shardfmt::compare::{DiffError, diff_within, drift};
+use shardfmt::{Manifest, RowDigest, ShardEntry, ShardId, VersionId};
+use tokio::runtime::Handle;
 use utoipa::{IntoParams, ToSchema};
 
 use super::client::Client;
 use super::openapi::Binary;
-use super::problem::{Refusal, bad_request, invalid, not_found};
-use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look, within};
+use super::problem::{Refusal, bad_request, chain, invalid, not_found};
+use super::shards::blocking;
+use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look, place, within};
+use diff::VersionDiff;
 use samples::{Sample, Samples};
 use summary::{ShardRows, VersionSummary};
 use value::{Room, Value};
@@ -31,6 +39,14 @@ const MOST_SHARDS: u64 = 1000;
 /// The default number of samples, and the most.
 const SAMPLES: u64 = 12;
 const MOST_SAMPLES: usize = 100;
+/// The most shards of each of two versions that are compared here, and the most rows whose digests are: 128 MiB of counts.
+/// `shardctl diff` has no such limits.
+const MOST_COMPARED_SHARDS: u64 = 1 << 17;
+const MOST_COMPARED_ROWS: u64 = 2 << 20;
+/// Threads of a comparison.
+const COMPARING: usize = 4;
+/// Comparisons at once.
+pub(super) const COMPARISONS: usize = 1;
 
 /// What a version holds: its columns with statistics, its labels, and its sizes
 #[utoipa::path(get, path = "/v1/versions/{id}/summary", tag = "datasets", operation_id = "version_summary",
@@ -169,6 +185,66 @@ pub(super) async fn samples(
         SampleRow { sample: number, shard, row, digest, values: columns.collect() }
     });
     json(&SampleRows { total, rows: rows.collect() })
+}
+
+/// What a version is compared with.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Compared {
+    /// The earlier version.
+    #[param(value_type = schema::Digest)]
+    from: VersionId,
+    /// Also how far labels, lengths of rows and columns of numbers are apart.
+    #[serde(default)]
+    #[param(default = false, required = false)]
+    stats: bool,
+}
+
+/// What changed from an earlier version to this one: columns, inputs, shards and samples, by content
+///
+/// By the code of `shardctl diff`. Samples are compared where the shards that differ have at most 2 million rows, and versions of at
+/// most 131,072 shards.
+#[utoipa::path(get, path = "/v1/versions/{id}/diff", tag = "datasets", operation_id = "diff_versions",
+    params(("id" = schema::Digest, Path, description = "The version"), Compared),
+    responses((status = 200, description = "The changes", body = VersionDiff), (status = 404), (status = 422), (status = 429)))]
+pub(super) async fn diff(
+    state: State,
+    PathParam(id): PathParam<VersionId>,
+    ValidQuery(Compared { from, stats }): ValidQuery<Compared>,
+) -> Answer {
+    let the_only_one = place(&state.comparisons, "comparison", COMPARISONS)?;
+    let (old, new) = (compared(&state, from).await?, compared(&state, id).await?);
+    let (origin, runtime) = (Arc::clone(state.api.catalog.origin()), Handle::current());
+    // The thread has the place: it works on, should the client be gone.
+    let found = blocking(move || {
+        let _the_only_one = the_only_one;
+        let sidecar = |entry: &ShardEntry| runtime.block_on(origin.sidecar(entry));
+        // Threads of their own: they wait for the store, and what is read there is checked on those of the node.
+        let threads = ThreadPoolBuilder::new().num_threads(COMPARING).build();
+        let threads = threads.map_err(|error| Refusal::of(Kind::Unavailable, chain(&error)))?;
+        let compare = || diff_within(MOST_COMPARED_ROWS, &old, &new, &sidecar, &|_| {});
+        let found = threads.install(compare).map_err(|error| match error {
+            DiffError::Sidecar(error) => Refusal::from(error),
+            error @ DiffError::Spill(_) => Refusal::of(Kind::Unavailable, chain(&error)),
+        })?;
+        let drift = stats.then(|| drift(&old, &new));
+        Ok(VersionDiff::of([from, id], [&old, &new], found, drift))
+    });
+    json(&found.await?)
+}
+
+/// The manifest of a version that is compared.
+async fn compared(state: &State, version: VersionId) -> Result<Manifest, Refusal> {
+    let read = state.api.catalog.origin().ask_manifest(version, |manifest| {
+        let shards = manifest.totals().shards;
+        if shards <= MOST_COMPARED_SHARDS { manifest.manifest().map(Ok) } else { Ok(Err(shards)) }
+    });
+    read.await?.map_err(|shards| {
+        invalid(format!(
+            "version {version} has {shards} shards, and at most {MOST_COMPARED_SHARDS} are compared here: `shardctl diff` compares all"
+        ))
+    })
 }
 
 /// A value of a sample, whole: the bytes of a picture, a sound, a text

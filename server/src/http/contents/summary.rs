@@ -127,7 +127,7 @@ struct LabelCount {
 
 /// Bytes of rows: the least, the quartiles, the 99th percentile and the largest.
 #[derive(Serialize, ToSchema)]
-struct RowLengths {
+pub(super) struct RowLengths {
     min: u32,
     p25: u32,
     p50: u32,
@@ -222,7 +222,7 @@ impl ColumnSummary {
 }
 
 impl RowLengths {
-    fn of(quantiles: &Quantiles) -> Self {
+    pub(super) fn of(quantiles: &Quantiles) -> Self {
         let [min, p25, p50, p75, p99, max] = quantiles.to_array();
         Self { min, p25, p50, p75, p99, max }
     }

@@ -81,7 +81,7 @@ impl Default for Metrics {
         let metrics = Self {
             registry: Registry::default(),
             requests: Family::default(),
-            durations: Family::new_with_constructor(|| Durations::new(BUCKETS)),
+            durations: Family::new_with_constructor(|| Durations::new(BUCKETS.into_iter())),
             connections: Counter::default(),
             open_connections: Gauge::default(),
             received: Counter::default(),

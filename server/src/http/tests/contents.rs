@@ -168,3 +168,48 @@ fn a_damaged_row_is_refused_and_others_are_shown() {
     assert!(status == 500 && why.contains("row 1 of shard"), "{status}: {why}");
     assert_eq!(server.document(&format!("{path}?numbers=0,4"))["rows"].as_array().map(Vec::len), Some(2));
 }
+
+#[test]
+fn a_version_is_compared_with_an_earlier_one_by_the_code_of_shardctl() {
+    let server = Server::start();
+    let catalog = server.catalog();
+    let (old, _, _) = version_of(&catalog, "pets", [0, 3].map(rows), json!({}));
+    let (new, ..) = version_of(&catalog, "later", [0, 6].map(rows), json!({}));
+    let answer = server.document(&format!("versions/{new}/diff?from={old}&stats=true"));
+    let side = |at: &str| json!([answer[at]["version"], answer[at]["samples"], answer[at]["shards"]]);
+    assert_eq!((side("old"), side("new")), (json!([old, 6, 2]), json!([new, 6, 2])));
+    let expected = json!({
+        "schema": [],
+        "shards": { "kept": 1, "added": 1, "removed": 1 },
+        "samples": { "kept": 3, "added": 3, "removed": 3 },
+        "inputs": { "kept": 0, "added": 0, "removed": 0 },
+        "same_order": false,
+    });
+    assert_eq!((&answer["diff"], &answer["same"]), (&expected, &json!(false)));
+    // Of 0, 1 and none, and 1, 1 and none; and of 0, 1 and none, twice.
+    let label = |label: &str, class: &str, old, new| json!({ "label": label, "class": class, "old": old, "new": new });
+    assert_eq!(
+        answer["stats"]["labels"],
+        json!([label("0", "cat", 1, 2), label("1", "<script>dog</script>", 3, 2)])
+    );
+    assert_eq!(answer["stats"]["label_distance"], 0.25);
+    let columns = answer["stats"]["columns"].as_array().expect("numbers");
+    assert!(columns.iter().any(|column| column["column"] == "a/b ?" && column["measured"] == "lengths"));
+
+    let same = server.document(&format!("versions/{new}/diff?from={new}"));
+    assert_eq!((&same["same"], same["diff"]["samples"]["kept"].as_u64()), (&json!(true), Some(6)));
+    assert!(same.get("stats").is_none());
+
+    let (other, ..) =
+        version_of(&catalog, "narrow", [rows(0).project(&[1, 2]).expect("two columns")], json!({}));
+    let narrow = server.document(&format!("versions/{other}/diff?from={old}"));
+    let removed = |column: &str, data_type: &str| json!({ "change": "removed", "column": column, "data_type": data_type });
+    assert_eq!(narrow["diff"]["schema"][0], removed("picture", "Binary"));
+    assert_eq!(narrow["diff"]["samples"], json!({ "kept": 0, "added": 3, "removed": 6 }));
+
+    let nothing = VersionId::of(b"nothing");
+    assert_eq!(server.refused(&format!("versions/{new}/diff?from={nothing}")).0, 404);
+    for query in ["", "?from=x", "?from=", "?stats=true", "?from=x&version=y"] {
+        assert_eq!(server.refused(&format!("versions/{new}/diff{query}")).0, 400, "{query}");
+    }
+}

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
+use shardfmt::compare::{SchemaChange, changes};
 use shardfmt::digest::{Digest, ShardId};
 use shardfmt::manifest::{InputDigest, Manifest, SKIPPED_LISTED, ShardEntry};
 use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
 
-use super::schema::{SchemaChange, changes};
 use super::store::one_line;
 use super::{Base, settings};
 use crate::source::chat::template::TemplateFiles;

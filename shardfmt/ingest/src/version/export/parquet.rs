@@ -11,11 +11,11 @@ use ::parquet::basic::{Compression, ZstdLevel};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::properties::WriterProperties;
 use arrow::array::RecordBatch;
+use shardfmt::compare::changes;
 use shardfmt::row::{RowCodec, RowDigest, RowError, plain_batch, plain_schema};
 use shardfmt::size::ByteSize;
 
 use super::{ExportError, Exported, Job, each};
-use crate::version::schema::changes;
 use crate::version::store::one_line;
 use crate::version::stretch::Reader;
 

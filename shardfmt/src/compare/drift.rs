@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use serde::Serialize;
-use shardfmt::manifest::Manifest;
-use shardfmt::statistics::{ColumnStatistics, Measure, Quantiles, Statistics};
+
+use crate::manifest::Manifest;
+use crate::statistics::{ColumnStatistics, Measure, Quantiles, Spread, Statistics};
 
 /// How labels, lengths and columns differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -22,6 +23,7 @@ pub struct Drift {
 
 /// How often a label occurs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct LabelShare {
     /// The label.
     pub label: String,
@@ -33,6 +35,7 @@ pub struct LabelShare {
 
 /// How the numbers of a column differ.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ColumnDrift {
     /// The column.
     pub column: String,
@@ -49,6 +52,7 @@ pub struct ColumnDrift {
 
 /// Some numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Numbers {
     pub count: u64,
@@ -60,7 +64,7 @@ pub struct Numbers {
 
 impl From<&ColumnStatistics> for Numbers {
     fn from(column: &ColumnStatistics) -> Self {
-        let of = |field: fn(&shardfmt::statistics::Spread) -> f64| column.spread.as_ref().map(field);
+        let of = |field: fn(&Spread) -> f64| column.spread.as_ref().map(field);
         Self {
             count: column.count,
             min: of(|spread| spread.min),

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 /// One thing in which a schema differs from an earlier one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "change", rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "each variant names its fields")]
 pub enum SchemaChange {
@@ -52,7 +53,7 @@ fn shown(value: Option<&str>) -> String {
 }
 
 /// All in which `new` differs from `old`, in the order of the columns.
-pub(super) fn changes(old: &Schema, new: &Schema) -> Vec<SchemaChange> {
+pub fn changes(old: &Schema, new: &Schema) -> Vec<SchemaChange> {
     let mut changes = Vec::new();
     for field in old.fields() {
         match new.field_with_name(field.name()) {
