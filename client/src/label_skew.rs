@@ -2,6 +2,8 @@
 //! computed from the manifest's counts, without reading a sample. Within a shard labels are taken to be mixed, unless the rows
 //! of the dataset are in the order of the input: then they are taken to be sorted.
 
+mod partition;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -9,6 +11,8 @@ use serde::Serialize;
 use shardd_plan::{Epoch, InitialPlacement, Partition, Plan, Schedule, VirtualRank};
 use shardfmt::Manifest;
 use shardfmt::manifest::Labels;
+
+pub use partition::{PartitionKinds, hops};
 
 /// Slots of a stratified plan that are counted; of more, one in every few.
 const MOST_LOOKED_AT: u64 = 1 << 22;
@@ -40,6 +44,10 @@ pub struct Origins {
     shard_rows: Vec<u32>,
     /// Of each shard, which kinds of samples it has, and what part of its samples each is.
     of_shard: Vec<Vec<(u32, f64)>>,
+    /// How many samples of each shard have a label.
+    labelled: Vec<f64>,
+    /// The labels, by the numbers of their kinds.
+    names: Vec<Arc<str>>,
     /// The part of each kind in all samples.
     of_all: Vec<f64>,
     /// Whether the kinds of a shard lie one after the other.
@@ -109,7 +117,8 @@ impl Origins {
     /// The labels of shards, given their rows and what the manifest says of their labels; `None` where it does not.
     pub fn labels<'l>(shards: impl IntoIterator<Item = (u32, Option<&'l Labels>)>) -> Option<Self> {
         let mut numbers = BTreeMap::<Arc<str>, u32>::new();
-        let (mut shard_rows, mut of_shard, mut counts) = (vec![], vec![], vec![]);
+        let (mut shard_rows, mut of_shard, mut labelled) = (vec![], vec![], vec![]);
+        let (mut counts, mut names) = (vec![], vec![]);
         for (rows, labels) in shards {
             let labels = labels?;
             let all: u64 = labels.values().sum();
@@ -118,17 +127,29 @@ impl Origins {
                 let number = *numbers.entry(Arc::clone(label)).or_insert(next);
                 if number == next {
                     counts.push(0.0);
+                    names.push(Arc::clone(label));
                 }
                 counts[number as usize] += *count as f64;
                 (number, *count as f64 / all as f64)
             };
             of_shard.push(labels.iter().filter(|(_, count)| **count > 0).map(share).collect());
             shard_rows.push(rows);
+            labelled.push(all as f64);
         }
         let all: f64 = counts.iter().sum();
         let of_all = counts.into_iter().map(|count: f64| count / all).collect();
         let by = OriginsBy::Label;
-        (all > 0.0).then_some(Origins { by, shard_rows, of_shard, of_all, sorted: false })
+        (all > 0.0).then_some(Origins { by, shard_rows, of_shard, labelled, names, of_all, sorted: false })
+    }
+
+    /// The labels, in the order in which they are counted; none where shards stand for labels.
+    pub fn names(&self) -> &[Arc<str>] {
+        &self.names
+    }
+
+    /// The part of each label in all samples that have one, in that order.
+    pub fn shares_of_all(&self) -> &[f64] {
+        &self.of_all
     }
 
     /// The same for rows in the order of the input, by the configuration of the ingest: the labels of a shard are then taken to be
@@ -159,7 +180,8 @@ impl Origins {
         let all: u64 = shard_rows.iter().map(|rows| u64::from(*rows)).sum();
         let of_all = shard_rows.iter().map(|rows| f64::from(*rows) / all.max(1) as f64).collect();
         let of_shard = (0..shard_rows.len() as u32).map(|shard| vec![(shard, 1.0)]).collect();
-        Origins { by: OriginsBy::Shard, shard_rows, of_shard, of_all, sorted: false }
+        let labelled = shard_rows.iter().map(|rows| f64::from(*rows)).collect();
+        Origins { by: OriginsBy::Shard, shard_rows, of_shard, labelled, names: vec![], of_all, sorted: false }
     }
 
     /// How `virtual_ranks` virtual ranks begin that take `micro_batch` samples at a time: with as many as there are

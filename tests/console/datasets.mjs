@@ -345,6 +345,27 @@ export class Datasets {
     return found;
   }
 
+  /** The labels of partitions: each begins with one of them mostly. Of plans of large versions there are 1,000 partitions. */
+  labels(plan, epoch, first, size, most) {
+    const of = this.of(plan.version);
+    const partitions = of.samples > 1e6 ? 1000 : 16;
+    const all = [...(of.labels ?? [])].sort((one, other) => other.samples - one.samples);
+    const total = all.reduce((sum, one) => sum + one.samples, 0);
+    const [listed, rest] = [all.slice(0, most), all.slice(most)];
+    const skew = Math.max(0.05, 0.8 - 0.1 * epoch);
+    const samples = Math.floor(of.samples / partitions);
+    const sum = (labels) => labels.reduce((more, one) => more + one.samples, 0);
+    return {
+      version: plan.version, epoch, partitions, is_exact: epoch === 0, is_in_input_order: false, mean_distance: skew, floor: 0.04,
+      labels: listed.map((one) => ({ label: one.label.slice(0, 200), ...(one.class === undefined ? {} : { class: one.class.slice(0, 200) }), samples: one.samples, share: one.samples / total })),
+      ...(rest.length > 0 ? { others: { labels: rest.length, samples: sum(rest), share: sum(rest) / total } } : {}),
+      rows: Array.from({ length: Math.max(0, Math.min(size, partitions - first)) }, (_, at) => {
+        const share = (one, place) => skew * ((first + at) % all.length === place ? 1 : 0) + (1 - skew) * (one.samples / total);
+        return { partition: first + at, samples, counts: listed.map((one, place) => Math.round(samples * share(one, place))), others: Math.round(samples * rest.reduce((more, one, place) => more + share(one, place + most), 0)), is_exact: epoch === 0, distance: skew * (0.9 + 0.2 * chance(`distance ${first + at}`)) };
+      }),
+    };
+  }
+
   where(plan, epoch, sample) {
     const samples = BigInt(this.of(plan.version).samples);
     // Euclid's algorithm has the inverse of the step.

@@ -179,8 +179,8 @@ export class FixtureServer {
     const all = () => {
       if (grant?.datasets) throw new Problem('forbidden', 'the token is for some datasets, this is about all');
     };
-    const page = (list, key) => {
-      known(['limit', 'page', 'details']);
+    const page = (list, key, more = []) => {
+      known(['limit', 'page', 'details', ...more]);
       const limit = number('limit', 1000, 10_000);
       const after = query.has('page') ? Buffer.from(query.get('page'), 'hex').toString() : undefined;
       const rest = list.filter((one) => after === undefined || key(one) > after);
@@ -277,7 +277,7 @@ export class FixtureServer {
           return { json: datasets.samples(id, numbers.map(Number)) };
         }
         case 'plans':
-          return page(datasets.plans, (plan) => String(plan.created) + plan.id);
+          return page(datasets.plans.filter((plan) => !query.has('version') || plan.version === query.get('version')), (plan) => String(plan.created) + plan.id, ['version']);
         case 'plans/*/at': {
           known(['epoch', 'position', 'global_batch_size', 'rank', 'world', 'virtual_ranks']);
           const plan = datasets.plans.find((one) => one.id === id);
@@ -286,6 +286,14 @@ export class FixtureServer {
           const { samples } = datasets.of(plan.version);
           if ((position ?? 0) >= samples) throw new Problem('invalid', `position ${position} is outside the epoch, which has ${samples} samples`);
           return { json: datasets.at(plan, { epoch: epoch ?? 0, position: position ?? 0, size: number('global_batch_size', 1, 10_000), rank, world: number('world', 1, 1000), virtual_ranks }) };
+        }
+        case 'plans/*/labels': {
+          known(['epoch', 'first', 'partitions', 'labels']);
+          const plan = datasets.plans.find((one) => one.id === id);
+          found(plan, `plan ${id}`);
+          const [epoch, first] = ['epoch', 'first'].map((name) => Number(query.get(name) ?? 0));
+          if (epoch > 1000) throw new Problem('invalid', `epoch: it takes too long to follow grains of 64 partitions to epoch ${epoch}; ask for fewer partitions, or an earlier epoch`);
+          return { json: datasets.labels(plan, epoch, first, number('partitions', 64, 256), number('labels', 16, 64)) };
         }
         case 'plans/*/where': {
           known(['epoch', 'sample']);

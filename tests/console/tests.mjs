@@ -115,15 +115,15 @@ const HOSTILE_HASH = `#/datasets/${encodeURIComponent(HOSTILE)}`;
 const since0 = (scenario, name) => `#/datasets/${encodeURIComponent(name)}?view=versions&with=${new Datasets(scenario).named(name).commits[0].version}`;
 const PAGES = {
   healthy: [
-    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan', since0('healthy', 'flowers'),
+    '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan', since0('healthy', 'flowers'), '#/datasets/flowers?view=partitions', '#/datasets/flowers?view=partitions&epoch=3',
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
     `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
   ],
   trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', `#/shards/${'ab'.repeat(32)}`, '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
   idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
-  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999', since0('large', 'web-pairs')],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, since0('hostile', HOSTILE), `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
+  large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999', since0('large', 'web-pairs'), '#/datasets/web-pairs?view=partitions&first=64'],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, since0('hostile', HOSTILE), `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}?view=partitions`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
 };
 
 if (node === undefined) {
@@ -998,6 +998,54 @@ test('an epoch shows the samples of a step in the order of its plan', async () =
       await field('Step').fill('9999');
       await page.getByRole('button', { name: 'Show' }).click();
       await says(page, /position 319968 is outside the epoch, which has 3670 samples/i);
+    }),
+  );
+});
+
+test('the labels of partitions are a picture and tables, by plan and epoch', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/datasets/flowers?view=partitions', {}, async ({ page }) => {
+      await says(page, 'All numbers are counts');
+      const { version } = server.datasets.named('flowers');
+      const plans = server.datasets.plans.filter((plan) => plan.version === version);
+      assert.ok(server.requests.some(({ path }) => path === `/v1/plans?version=${version}&limit=10000`), 'only the plans of this version');
+      const asked = (plan, epoch) => server.requests.some(({ path }) => path === `/v1/plans/${plan.id}/labels?epoch=${epoch}&first=0&partitions=64`);
+      assert.ok(asked(plans.at(-1), 0), 'the newest plan');
+      assert.match(await page.locator('canvas').getAttribute('aria-label'), /80.% from those of the version in the mean/);
+      const size = await page.evaluate(() => { const { width, height } = document.querySelector('.of-labels canvas'); return [width, height]; });
+      assert.deepEqual(size, [16, 5], 'partitions beside each other, labels below each other');
+      // The second partition has most of the second label.
+      const [light, dark] = await page.evaluate(() => {
+        const { data } = document.querySelector('.of-labels canvas').getContext('2d').getImageData(1, 0, 1, 2);
+        return [data[0], data[4]];
+      });
+      assert.ok(dark < 91 && light > 91, `${dark} ${light}`);
+      const rows = await page.locator('table', { hasText: 'Partitions' }).last().locator('tbody tr').allInnerTexts();
+      assert.match(rows[1], /^1\s+229\s+\d+.%\s+tulip 84.% instead of 22.%\s+counts$/);
+      await page.getByLabel('Epoch', { exact: true }).fill('6');
+      await page.getByRole('button', { name: 'Show', exact: true }).click();
+      await says(page, 'its numbers are estimates');
+      assert.ok(asked(plans.at(-1), 6) && page.url().includes('epoch=6'));
+      await page.locator('.of-labels select').selectOption(plans[0].id);
+      await page.waitForFunction((id) => location.hash.includes(id), plans[0].id);
+      await says(page, 'its numbers are estimates');
+      await page.getByLabel('Epoch', { exact: true }).fill('x');
+      await page.getByRole('button', { name: 'Show', exact: true }).click();
+      await says(page, 'Enter the epoch as a whole number');
+    }),
+  );
+});
+
+test('partitions come in parts, and an epoch that is too far says so', async () => {
+  await fixture({ scenario: 'large' }, (server) =>
+    visit(server, '#/datasets/web-pairs?view=partitions', { forgives: [failed] }, async ({ page }) => {
+      await says(page, 'Partitions 0 to 63 of 1,000 in epoch 0');
+      await says(page, '984 other labels');
+      await page.getByRole('link', { name: 'Next partitions' }).click();
+      await says(page, 'Partitions 64 to 127 of 1,000');
+      await page.getByLabel('Epoch', { exact: true }).fill('5000');
+      await page.getByRole('button', { name: 'Show', exact: true }).click();
+      await says(page, 'ask for fewer partitions, or an earlier epoch');
     }),
   );
 });

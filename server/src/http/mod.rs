@@ -24,6 +24,7 @@ mod nodes;
 mod observe;
 mod openapi;
 mod pages;
+mod plan_labels;
 mod plans;
 mod problem;
 mod promote;
@@ -228,6 +229,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(strata::show, strata::put))
         .routes(routes!(plans::at))
         .routes(routes!(plans::find))
+        .routes(routes!(plan_labels::labels))
         .routes(routes!(batches::batches))
         .routes(routes!(garbage::collect))
         .routes(routes!(forget::forget))

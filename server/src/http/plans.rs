@@ -9,7 +9,7 @@ use shardd_api::lookup::{self, Found, LookupError, Step};
 use shardd_api::schema;
 use shardd_plan::{Plan, PlanDocument};
 use shardd_store::catalog::PlanInfo;
-use shardfmt::{ManifestFile, PlanId};
+use shardfmt::{ManifestFile, PlanId, VersionId};
 use utoipa::IntoParams;
 
 use super::access::Datasets;
@@ -22,17 +22,34 @@ use super::{Answer, LOOKUPS, PathParam, State, ValidJson, ValidQuery, json, plac
 /// The most positions that one lookup answers.
 const MAX_POSITIONS: u64 = 10_000;
 
-/// All plans, the oldest first
-#[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(Paged),
+/// What `GET /v1/plans` asks.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct WhichPlans {
+    /// Elements of a page, 1000 by default.
+    #[param(minimum = 1, maximum = 10_000, nullable = false)]
+    limit: Option<usize>,
+    /// The start of this page: the token in the `link` header of the page before. Only the server reads it.
+    #[param(pattern = "^([0-9a-f]{2})+$", nullable = false)]
+    page: Option<String>,
+    /// Only those of this version.
+    #[param(value_type = Option<schema::Digest>, nullable = false)]
+    version: Option<VersionId>,
+}
+
+/// All plans, the oldest first, or those of a version
+#[utoipa::path(get, path = "/v1/plans", tag = "plans", operation_id = "list_plans", params(WhichPlans),
     responses((status = 200, description = "A page of the list", body = Vec<PlanInfo>), (status = 422)))]
 pub(super) async fn list(
     state: State,
     seen: Datasets,
     uri: Uri,
-    ValidQuery(paged): ValidQuery<Paged>,
+    ValidQuery(WhichPlans { limit, page, version }): ValidQuery<WhichPlans>,
 ) -> Answer {
+    let paged = Paged::of(limit, page);
     let (mut all, age) = or_recalled(&state, |catalog| async move { catalog.plans().await }).await?;
-    all.retain(|plan| seen.0.holds(&plan.dataset));
+    all.retain(|plan| seen.0.holds(&plan.dataset) && version.is_none_or(|version| plan.version == version));
     let key = |plan: &WithStaleness<PlanInfo>| format!("{:020}{}", plan.what.created, plan.what.id);
     aged(pages::page(&uri, &paged, told(all, age), key), age)
 }

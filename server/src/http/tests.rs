@@ -4,6 +4,7 @@ mod api;
 mod console;
 mod contents;
 mod large;
+mod plan_labels;
 mod records;
 mod refusals;
 mod same_origin;

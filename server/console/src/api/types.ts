@@ -671,3 +671,33 @@ export interface VersionDiff {
   more_schema?: number;
   stats?: DriftRows;
 }
+
+export interface LabelOfVersion {
+  label: string;
+  class?: string;
+  samples: number;
+  share: number;
+}
+
+export interface PartitionLabels {
+  partition: number;
+  samples: number;
+  counts: number[];
+  others: number;
+  is_exact: boolean;
+  distance: number;
+}
+
+/** The labels of a plan's partitions in an epoch. */
+export interface PlanLabels {
+  version: string;
+  epoch: number;
+  partitions: number;
+  labels: LabelOfVersion[];
+  others?: { labels: number; samples: number; share: number };
+  rows: PartitionLabels[];
+  is_exact: boolean;
+  is_in_input_order: boolean;
+  mean_distance: number;
+  floor: number;
+}

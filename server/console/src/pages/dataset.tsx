@@ -11,9 +11,10 @@ import { type Column, LongTable, Table } from '../ui/table';
 import { figure } from '../values';
 import { Comparison } from './compare';
 import { PlanExplorer } from './explorer';
+import { Partitions } from './partitions';
 import { Samples } from './samples';
 
-const VIEWS = [['', 'Samples'], ['columns', 'Columns'], ['labels', 'Labels'], ['shards', 'Shards'], ['versions', 'Versions'], ['plan', 'Plan explorer']] as const;
+const VIEWS = [['', 'Samples'], ['columns', 'Columns'], ['labels', 'Labels'], ['shards', 'Shards'], ['versions', 'Versions'], ['partitions', 'Partitions'], ['plan', 'Plan explorer']] as const;
 /** Labels with a colour of their own. */
 const COLOURS = 7;
 
@@ -62,6 +63,7 @@ export function DatasetPage({ name, query }: { name: string; query: URLSearchPar
           {view === 'columns' && <Columns summary={data} />}
           {view === 'labels' && <Labels summary={data} />}
           {view === 'shards' && <Shards name={name} version={version} kept={kept} summary={data} />}
+          {view === 'partitions' && <Partitions name={name} version={version} kept={kept} summary={data} query={query} />}
           {view === 'plan' && <PlanExplorer name={name} version={version} kept={kept} query={query} />}
           {view === 'versions' && <Versions name={name} dataset={info.data?.name ?? name} version={version} kept={kept} query={query} />}
         </>

@@ -1,14 +1,15 @@
 // What a plan would cost and how it would mix, before it is made: the node plays it, as `shardctl simulate` does.
 
-import { useEffect, useRef, useState } from 'preact/hooks';
+import { useEffect, useMemo, useState } from 'preact/hooks';
 import { useAnswers, useKept } from '../api/poll';
-import type { EpochReport, MixingMatrix, Simulation } from '../api/types';
+import type { EpochReport, Simulation } from '../api/types';
 import { bytes, count, duration, isNumber, NONE, percent, plural } from '../format';
-import { distance, shade } from '../mixing';
+import { distance } from '../mixing';
 import { datasetHref, part, whole } from '../route';
 import { cut, visible } from '../text';
 import { Chart } from '../ui/chart';
 import { Fact, Missing } from '../ui/parts';
+import { Picture } from '../ui/picture';
 import { Table } from '../ui/table';
 
 /** The fields of the form: the parameter, its title, what it is without an entry, and which entries it takes. */
@@ -177,6 +178,7 @@ function Results({ dataset, settings, simulation }: { dataset: string; settings:
 /** Where the grains of each partition began, as a picture. */
 function Mixing({ simulation, epoch, to }: { simulation: Simulation; epoch: number; to: (epoch: number) => string }) {
   const { matrix, report } = simulation;
+  const even = useMemo(() => (matrix?.rows ?? []).map((row) => 1 / Math.max(1, row.length)), [matrix]);
   if (!matrix) return null;
   const last = report.epochs.length - 1;
   const home = report.epochs[matrix.epoch]?.home_share?.counted;
@@ -188,24 +190,10 @@ function Mixing({ simulation, epoch, to }: { simulation: Simulation; epoch: numb
         <span>Epoch</span>
         <input type="range" min={0} max={last} step={1} value={epoch} aria-valuetext={`epoch ${epoch}`} onChange={(event) => location.replace(to(Number(event.currentTarget.value)))} />
       </label>
-      <Picture matrix={matrix} label={`Of each partition, the shares of its grains by the partition that they began in${isNumber(home) ? `: ${percent(home)} are where they began` : ''}`} />
+      <Picture rows={matrix.rows} usual={even} label={`Of each partition, the shares of its grains by the partition that they began in${isNumber(home) ? `: ${percent(home)} are where they began` : ''}`} />
       <p class="muted note">
         A row is {groups < matrix.partitions ? 'a group of neighbouring partitions' : 'a partition'}, and a column {groups < matrix.partitions ? 'the group' : 'the partition'} in which its grains began. {isNumber(home) ? percent(home) : NONE} of {plural(matrix.of_grains, 'grain')} are where they began; fully mixed, {percent(1 / matrix.partitions)} would be.
       </p>
     </section>
   );
-}
-
-function Picture({ matrix, label }: { matrix: MixingMatrix; label: string }) {
-  const canvas = useRef<HTMLCanvasElement>(null);
-  useEffect(() => {
-    const place = canvas.current;
-    const context = place?.getContext('2d');
-    if (!place || !context) return;
-    const size = matrix.rows.length;
-    place.width = size;
-    place.height = size;
-    context.putImageData(new ImageData(shade(matrix.rows), size, size), 0, 0);
-  }, [matrix]);
-  return <canvas ref={canvas} role="img" aria-label={label} />;
 }

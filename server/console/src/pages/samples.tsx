@@ -88,8 +88,8 @@ function Pages({ before, after, of = '' }: { before: string | undefined; after: 
 
 /** The plans of a version, the newest first. */
 export function usePlans(version: string) {
-  const [answer = {}] = useAnswers<Page<PlanInfo>>(['v1/plans?limit=10000'], 60_000, getPage<PlanInfo>);
-  return { answer, plans: (answer.data?.items ?? []).filter((plan) => plan.version === version).reverse() };
+  const [answer = {}] = useAnswers<Page<PlanInfo>>([`v1/plans?version=${part(version)}&limit=10000`], 60_000, getPage<PlanInfo>);
+  return { answer, plans: [...(answer.data?.items ?? [])].reverse() };
 }
 
 export const planTitle = (plan: PlanInfo): string => `${visible(short(plan.id))}, of ${clock(plan.created)}`;
