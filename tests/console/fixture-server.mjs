@@ -200,6 +200,7 @@ export class FixtureServer {
       if (first === 'runs' && parts.length >= 5 && parts[2] === 'records') {
         const record = this.trainings.find(id, parts[3]);
         found(record, `record ${parts[3]} of run ${id}`);
+        if (parts.length === 5 && parts[4] === 'summary') return { json: this.trainings.summary(id, record) };
         if (parts.length === 5 && parts[4] === 'steps') return { json: this.trainings.course(id, record, number('points', 240, 2000)) };
         found(Number(parts[5]) < record.end ? record : undefined, `step ${parts[5]} in the record`);
         return { json: this.trainings.step(id, record, Number(parts[5])) };

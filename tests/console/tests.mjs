@@ -560,6 +560,28 @@ test('a click on a curve shows its step, and the steps beside it are links', asy
   );
 });
 
+test('a run names the data that its training read, and the commands for documents about it', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const table = page.getByRole('table', { name: 'Versions that the training read' });
+      await table.waitFor();
+      const { samples, name } = server.trainings.of;
+      const whole = samples.toLocaleString('en');
+      const row = await table.locator('tbody tr').first().innerText();
+      assert.ok(row.includes(name) && row.includes(`${whole} of ${whole}`) && row.includes(`${whole} images`), row);
+      const epochs = page.getByRole('table', { name: 'Samples read by epoch' });
+      assert.equal(await epochs.locator('tbody tr').first().innerText().then((text) => text.split(/\s+/)[1]), whole);
+      await page.getByText('Licences, sources and documents').click();
+      const commands = await page.locator('.command').allInnerTexts();
+      assert.equal(commands.length, 4);
+      const id = server.trainings.records('vit-b16')[0].id.slice(0, 12);
+      for (const [at, more] of ['--write-about about.toml', '--format eu-template', '--format croissant', '--roots'].entries()) {
+        assert.ok(commands[at].startsWith(`shardctl --server ${server.url.replace(/\/$/, '')} runs summary ${id} --record s3://flowers/shardd`) && commands[at].includes(more), commands[at]);
+      }
+    }),
+  );
+});
+
 test('a run is compared with another, and with its own earlier record', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/runs/vit-b16', {}, async ({ page }) => {

@@ -45,6 +45,7 @@ export class Trainings {
       dataset: hostile ?? this.of.name,
       version: this.of.version,
       plan: this.datasets.plans.find((plan) => plan.version === this.of.version).id,
+      store: hostile ?? 's3://flowers/shardd',
       virtual_ranks: VIRTUAL_RANKS,
       global_batch_size: BATCH,
       first: 0,
@@ -76,6 +77,23 @@ export class Trainings {
       });
     }
     return { first: 0, end: record.end, of: record.of, is_sampled: false, points };
+  }
+
+  /** What a training read: every epoch whole but for the last one. */
+  summary(run, record) {
+    const { samples, bytes, columns } = this.of;
+    const perEpoch = this.stepsOfEpoch();
+    const epochs = Array.from({ length: Math.ceil(record.end / perEpoch) }, (_, epoch) => ({ epoch, samples: Math.min(samples, (record.end - epoch * perEpoch) * BATCH), root: null }));
+    const samples_read = Math.max(0, ...epochs.map((epoch) => epoch.samples));
+    return {
+      trainings: [{ record: record.id, run, dataset: record.dataset, version: record.version, plan: record.plan, from: record.launches[0].started, until: record.written, ending: record.ending, is_underway: record.ending === 'underway', weights: record.weights ?? null, steps_unknown: 0, epochs }],
+      versions: [{
+        dataset: record.dataset, version: record.version, samples, samples_read, bytes, inputs: samples, skipped: 0, classes: 5, config: {},
+        amounts: [{ modality: 'image', unit: 'pictures', amount: samples_read }, { modality: 'text', unit: this.hostile ?? 'bytes-of-text', amount: 40 * samples_read }],
+        columns: columns.map(({ name, type }) => ({ name, type, nullable: false, media_type: this.hostile ?? (name === 'image' ? 'image/png' : null), modality: null, amount: null, unit: null })),
+        derived_from: [digest('before'), digest('first')],
+      }],
+    };
   }
 
   step(run, record, step) {

@@ -16,3 +16,4 @@ pub mod record;
 pub mod reserve;
 pub mod stores;
 pub mod tls;
+pub mod training_data;

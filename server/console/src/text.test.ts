@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { cut, sentence, visible, withCode } from './text';
+import { cut, sentence, shell, visible, withCode } from './text';
 
 test('each character without a shape has an escape', () => {
   assert.equal(visible('a\u0000\n\t\r\u001b\u007f\u0085\u200b\u202e\u2066\ufeff\u2028b'), 'a\\u{0}\\n\\t\\r\\u{1b}\\u{7f}\\u{85}\\u{200b}\\u{202e}\\u{2066}\\u{feff}\\u{2028}b');
@@ -28,4 +28,12 @@ test('parts between backticks are code, a single backtick is not', () => {
 test('a sentence begins with a capital', () => {
   assert.equal(sentence('the disk'), 'The disk');
   assert.equal(sentence(''), '');
+});
+
+test('a shell reads a word as one word', () => {
+  assert.equal(shell('s3://bucket/a-b'), 's3://bucket/a-b');
+  assert.equal(shell('/data/my store'), "'/data/my store'");
+  assert.equal(shell("x'; rm -rf $HOME"), "'x'\\''; rm -rf $HOME'");
+  assert.equal(shell('a\nb'), "'a\\nb'");
+  assert.equal(shell(''), "''");
 });

@@ -32,3 +32,9 @@ export function withCode(text: string): string[] {
   if (parts.length % 2 === 0) parts.push(parts.splice(-2).join('`'));
   return parts;
 }
+
+/** A word of a command line, in quotes where a shell would read it as something else. */
+export function shell(word: string): string {
+  const shown = visible(word);
+  return /^[\w@%+=:,./~-]+$/.test(shown) ? shown : `'${shown.replaceAll("'", "'\\''")}'`;
+}

@@ -1,5 +1,7 @@
 //! Records of trainings, which `shardtrain --record` writes into the store: how a training went, and which samples a step read.
 
+pub(super) mod summary;
+
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -40,6 +42,8 @@ struct RecordInfo {
     /// The plan.
     #[schema(value_type = schema::Digest)]
     plan: PlanId,
+    /// The store that has it, as `--record` of `shardctl` and `shardtrain` names it.
+    store: String,
     /// How many virtual ranks share a step.
     virtual_ranks: u32,
     /// Samples of a step, over all ranks.
@@ -88,7 +92,7 @@ struct LaunchInfo {
 }
 
 impl RecordInfo {
-    fn of(id: RecordId, record: Record) -> Self {
+    fn of(id: RecordId, record: Record, store: &str) -> Self {
         let (global_batch_size, written) = (record.global_batch_size(), record.written());
         let (ending, reason) = match record.ending {
             Ending::Underway => ("underway", None),
@@ -105,6 +109,7 @@ impl RecordInfo {
             dataset: record.data.dataset,
             version: record.data.version,
             plan: record.data.plan,
+            store: store.to_owned(),
             virtual_ranks: record.virtual_ranks,
             global_batch_size,
             first: record.steps.first,
@@ -136,7 +141,8 @@ pub(super) async fn list(state: State, seen: Datasets, Seen(run): Seen) -> Answe
     }
     found.retain(|(_, record)| may_see(&seen, record));
     found.sort_by_key(|(id, record)| Reverse((record.written(), *id)));
-    let shown = found.into_iter().take(MOST_RECORDS).map(|(id, record)| RecordInfo::of(id, record));
+    let shown =
+        found.into_iter().take(MOST_RECORDS).map(|(id, record)| RecordInfo::of(id, record, records.store()));
     json(&shown.collect::<Vec<_>>())
 }
 

@@ -31,6 +31,8 @@ fn a_summary_has_the_samples_that_a_training_read() {
     let version = &facts["versions"][0];
     assert_eq!((&version["dataset"], &version["samples_read"]), (&"digits".into(), &1000.into()));
     assert_eq!(facts["trainings"][0]["record"], id.to_string());
+    let images = serde_json::json!({ "modality": "image", "unit": "pictures", "amount": 1000 });
+    assert_eq!(version["amounts"], Value::from(vec![images]), "of those that it read");
     assert_eq!(facts["trainings"][0]["epochs"].as_array().unwrap().len(), 1);
     let columns: Vec<_> = version["columns"].as_array().unwrap().iter().map(|it| &it["modality"]).collect();
     assert!(columns.contains(&&"image".into()) && columns.contains(&&Value::Null), "{columns:?}");

@@ -128,6 +128,8 @@ export interface RecordInfo {
   dataset?: string;
   version: string;
   plan: string;
+  /** The store that has it, as `--record` names it. */
+  store: string;
   virtual_ranks: number;
   global_batch_size?: number;
   /** The first step, the step after the last, and the steps of the whole training. */
@@ -140,6 +142,25 @@ export interface RecordInfo {
   is_exact: boolean;
   weights?: string;
   launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string }[];
+}
+
+/** A version that a training read, with how much of which media. */
+export interface DataVersion {
+  dataset: string;
+  version: string;
+  samples: number;
+  samples_read: number;
+  amounts: { modality: string; unit: string; amount: number }[];
+  bytes: number;
+  columns: { name: string; media_type: string | null }[];
+  /** The nearest first. */
+  derived_from: string[];
+}
+
+/** The data that a training read. */
+export interface TrainingData {
+  trainings: { plan: string; steps_unknown: number; epochs: { epoch: number; samples: number }[] }[];
+  versions: DataVersion[];
 }
 
 /** Consecutive steps as a point of a curve. */

@@ -12,6 +12,7 @@ import { Digest, Fact, Mark, type MarkKind, Missing, Name, Stale, Time } from '.
 import { Table } from '../ui/table';
 import { figure } from '../values';
 import { stepHref } from './samples';
+import { TrainedOn } from './trained';
 
 /** Points of a curve. */
 const POINTS = 240;
@@ -43,30 +44,33 @@ export function Training({ name, query }: { name: string; query: URLSearchParams
   const kept: Settings = { record: query.get('record') ?? undefined, with: other, step: query.get('step') ?? undefined };
   const to = (change: Settings): string => runHref(name, { ...kept, ...change });
   return (
-    <section>
-      <div class="title-row">
-        <h2>Training</h2>
-        {all.length > 1 && (
-          <label class="field inline">
-            <span>Record</span>
-            <select value={record?.id} onChange={(event) => location.replace(to({ record: event.currentTarget.value, step: '' }))}>
-              {all.map((one) => <option key={one.id} value={one.id}>{`${short(one.id)}, ${count(one.end)} steps, ${clock(one.written)}`}</option>)}
-            </select>
-          </label>
+    <>
+      <section>
+        <div class="title-row">
+          <h2>Training</h2>
+          {all.length > 1 && (
+            <label class="field inline">
+              <span>Record</span>
+              <select value={record?.id} onChange={(event) => location.replace(to({ record: event.currentTarget.value, step: '' }))}>
+                {all.map((one) => <option key={one.id} value={one.id}>{`${short(one.id)}, ${count(one.end)} steps, ${clock(one.written)}`}</option>)}
+              </select>
+            </label>
+          )}
+          {record && <Compare other={other} to={(run) => to({ with: run })} />}
+        </div>
+        {!records.data ? <Missing of="the records of this run" loaded={records} /> : !record ? (
+          <p class="muted empty">The store has no record of this run. <code>shardtrain --record DIR|URL</code> writes one into the store of the nodes.</p>
+        ) : (
+          <>
+            <Stale loaded={records} />
+            <Recorded record={record} />
+            <Curves name={name} record={record} other={other} pick={(step) => (location.hash = to({ step: String(step) }))} />
+            <OneStep name={name} record={record} step={query.get('step')} to={(step) => to({ step })} />
+          </>
         )}
-        {record && <Compare other={other} to={(run) => to({ with: run })} />}
-      </div>
-      {!records.data ? <Missing of="the records of this run" loaded={records} /> : !record ? (
-        <p class="muted empty">The store has no record of this run. <code>shardtrain --record DIR|URL</code> writes one into the store of the nodes.</p>
-      ) : (
-        <>
-          <Stale loaded={records} />
-          <Recorded record={record} />
-          <Curves name={name} record={record} other={other} pick={(step) => (location.hash = to({ step: String(step) }))} />
-          <OneStep name={name} record={record} step={query.get('step')} to={(step) => to({ step })} />
-        </>
-      )}
-    </section>
+      </section>
+      {record && <TrainedOn name={name} record={record} />}
+    </>
   );
 }
 

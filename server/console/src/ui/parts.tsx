@@ -27,6 +27,11 @@ export function Digest({ text }: { text: unknown }) {
   return <code class="digest" title={cut(whole)}>{cut(whole.slice(0, 12), 12)}</code>;
 }
 
+/** A command to copy: one click selects all of it. */
+export function Command({ text }: { text: string }) {
+  return <code class="command">{visible(text)}</code>;
+}
+
 /** A local time; its title has UTC. */
 export function Time({ at, seconds = false }: { at: Seconds | undefined; seconds?: boolean }) {
   const iso = utc(at);

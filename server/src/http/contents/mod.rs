@@ -8,7 +8,7 @@ mod value;
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::Array;
+use arrow::array::{Array, RecordBatch};
 use axum::http::HeaderValue;
 use axum::http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, X_CONTENT_TYPE_OPTIONS,
@@ -245,6 +245,17 @@ async fn compared(state: &State, version: VersionId) -> Result<Manifest, Refusal
             "version {version} has {shards} shards, and at most {MOST_COMPARED_SHARDS} are compared here: `shardctl diff` compares all"
         ))
     })
+}
+
+/// The first sample of a version as one row, compared with its digest; none of a version without samples.
+pub(super) async fn first_sample(
+    state: &State,
+    client: Client,
+    version: VersionId,
+) -> Result<Option<RecordBatch>, Refusal> {
+    let first = |total: u64| Ok(if total > 0 { vec![0] } else { Vec::new() });
+    let read = samples::read(state, client, version, first).await?;
+    Ok(read.samples.into_iter().next().map(|sample| sample.values))
 }
 
 /// A value of a sample, whole: the bytes of a picture, a sound, a text

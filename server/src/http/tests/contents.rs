@@ -10,7 +10,7 @@ use super::*;
 const PICTURE: &[u8] = b"\x89PNG\r\n\x1a\nthe rest of a picture";
 
 /// Three samples from number `first` on: a picture, a name, a label and three numbers each.
-fn rows(first: i64) -> RecordBatch {
+pub(super) fn rows(first: i64) -> RecordBatch {
     let classes = (CLASSES_KEY.to_owned(), r#"["cat","<script>dog</script>"]"#.to_owned());
     let label = Field::new("label", DataType::Int64, true);
     let label = label.with_metadata(std::collections::HashMap::from([classes]));

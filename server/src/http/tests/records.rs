@@ -35,6 +35,11 @@ fn row(step: u64) -> StepRow {
 
 /// A training of eight virtual ranks, on two ranks, and from step 320 on three.
 fn recorded(server: &Server, dataset: Option<&str>) -> String {
+    recorded_of(server, dataset, VersionId(Digest::of(b"v")), 2048)
+}
+
+/// The same, over this version of so many samples.
+fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, samples: u64) -> String {
     let origin =
         Origin::open(&server.directory.path().join("store").display().to_string()).expect("the store");
     let records = Records::new(Arc::new(origin));
@@ -59,11 +64,11 @@ fn recorded(server: &Server, dataset: Option<&str>) -> String {
         run: run.clone(),
         data: Data {
             dataset: dataset.map(str::to_owned),
-            version: VersionId(Digest::of(b"v")),
+            version,
             plan: PlanId(Digest::of(b"p")),
             q: "0.1".to_owned(),
             seed: 0,
-            samples: 2048,
+            samples,
         },
         virtual_ranks: 8,
         arguments: Vec::new(),
@@ -133,4 +138,41 @@ fn what_is_not_recorded_is_not_found() {
     assert_eq!(server.refused(&format!("runs/r1/records/{id}/steps?points=0")).0, 400);
     assert_eq!(server.refused("runs/r1/records/x/steps").0, 400);
     assert_eq!(server.refused(&format!("runs/r1/records/{id}/steps/-1")).0, 400);
+}
+
+#[test]
+fn the_data_of_a_record_is_that_of_its_version() {
+    let server = Server::start();
+    let rows = [0, 3].map(super::contents::rows);
+    let config = json!({ "seed": 1, "base": Digest::of(b"before").to_string() });
+    let (version, ..) = version_of(&server.catalog(), "pets", rows, config);
+    let id = recorded_of(&server, Some("pets"), version, 6);
+    let data = server.document(&format!("runs/r1/records/{id}/summary"));
+    let training = &data["trainings"][0];
+    let names = ["record", "dataset", "version", "ending", "root"];
+    let wanted = json!([id, "pets", version, "stopped", null]);
+    assert_eq!(Value::from(names.map(|name| training[name].clone()).to_vec()), wanted);
+    // 1,500 steps in epochs of 32 steps; the first step of an epoch reads all six samples.
+    let epochs = training["epochs"].as_array().expect("epochs");
+    assert_eq!((epochs.len(), &epochs[46]), (47, &json!({ "epoch": 46, "samples": 6, "root": null })));
+
+    let known = &data["versions"][0];
+    let names = ["dataset", "samples", "samples_read", "classes"];
+    assert_eq!(
+        Value::from(names.map(|name| known[name].clone()).to_vec()),
+        json!(["pets", 6, 6, 2]),
+        "{known}"
+    );
+    assert_eq!(known["derived_from"], json!([Digest::of(b"before")]), "it is named though it is gone");
+    let amounts = known["amounts"].as_array().expect("amounts");
+    let pictures = json!({ "modality": "image", "unit": "pictures", "amount": 4 });
+    assert!(amounts.contains(&pictures), "{amounts:?}");
+    assert_eq!(known["columns"][0]["media_type"], "image/png");
+
+    let listed = server.document("runs/r1/records");
+    let store = server.directory.path().join("store");
+    assert_eq!(listed[0]["store"], store.display().to_string(), "commands name it");
+    assert_eq!(server.refused(&format!("runs/r2/records/{id}/summary")).0, 404);
+    let gone = recorded(&server, None);
+    assert_eq!(server.refused(&format!("runs/r1/records/{gone}/summary")).0, 404, "the version is not there");
 }

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use shardd_store::training_data::Modality;
 
-use super::content::Modality;
 use crate::failure::Failure;
 
 /// No file of declared facts is longer.

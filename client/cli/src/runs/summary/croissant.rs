@@ -5,11 +5,10 @@
 use arrow::datatypes::DataType;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
+use shardd_store::training_data::{Column, Version};
 use shardfmt::Manifest;
 
-use super::Version;
 use super::about::Dataset;
-use super::content::Column;
 
 /// The metadata of a version. `manifest` is its manifest.
 pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest) -> Value {
@@ -48,7 +47,7 @@ pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest) 
             "@type": "cr:RecordSet",
             "@id": "samples",
             "name": "samples",
-            "field": version.columns.iter().map(field).collect::<Vec<_>>(),
+            "field": version.columns.iter().zip(manifest.schema.fields()).map(|(column, known)| field(column, known.data_type())).collect::<Vec<_>>(),
         }],
     });
     let text = |text: &Option<String>| text.clone().map(Value::String);
@@ -80,8 +79,8 @@ pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest) 
 
 const ARROW: &str = "application/vnd.apache.arrow.file";
 
-fn field(column: &Column) -> Value {
-    let (data_type, is_repeated) = data_type(column);
+fn field(column: &Column, arrow: &DataType) -> Value {
+    let (data_type, is_repeated) = data_type(column, arrow);
     let mut field = json!({
         "@type": "cr:Field",
         "@id": format!("samples/{}", column.name),
@@ -100,8 +99,8 @@ fn field(column: &Column) -> Value {
 }
 
 /// The type of the values, and whether a sample has a list of them.
-fn data_type(column: &Column) -> (&'static str, bool) {
-    let mut values = &column.arrow;
+fn data_type(column: &Column, arrow: &DataType) -> (&'static str, bool) {
+    let mut values = arrow;
     let mut is_repeated = false;
     while let DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) = values {
         values = item.data_type();

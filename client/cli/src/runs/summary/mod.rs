@@ -1,14 +1,13 @@
 //! `shardctl runs summary`: the content that a model was trained on, from records, manifests and declared facts.
 //!
-//! - `reads.rs`: the samples that a training read; `content.rs`: the media of a version. Pure.
+//! The samples that a training read and the media of a version are [`shardd_store::training_data`]'s.
+//!
 //! - `about.rs`: facts that a person declares.
 //! - `text.rs`, `template.rs`, `croissant.rs`: the summary as a page, as the template of the European Commission, and as metadata
 //!   of a dataset. Pure.
 
 mod about;
-mod content;
 mod croissant;
-mod reads;
 mod template;
 mod text;
 
@@ -21,12 +20,11 @@ use shardd_client::audit::row_digests;
 use shardd_plan::{Epoch, Plan, SlotTable};
 use shardd_store::catalog::Catalog;
 use shardd_store::connect::{Connect, find_plan};
+use shardd_store::training_data::{EpochRead, Training, Version, base};
 use shardfmt::audit::root;
 use shardfmt::{ManifestFile, PlanId, VersionId};
 
 use self::about::About;
-use self::content::{Column, Modality, Unit};
-use self::reads::{EpochRead, Training};
 use super::records::Place;
 use crate::failure::Failure;
 use crate::head;
@@ -82,59 +80,6 @@ enum Format {
     Croissant,
 }
 
-/// A version that the model was trained on.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-struct Version {
-    /// The name of the dataset; the beginning of the version where the training had no name for it.
-    dataset: String,
-    version: VersionId,
-    samples: u64,
-    /// Samples that a training certainly read, each once or more.
-    samples_read: u64,
-    bytes: u64,
-    inputs: u64,
-    skipped: u64,
-    classes: Option<usize>,
-    columns: Vec<Column>,
-    /// The versions that it was derived from, the nearest first.
-    derived_from: Vec<VersionId>,
-    config: serde_json::Value,
-}
-
-impl Version {
-    /// How much the training read of each kind of media, by the declared facts or else by the columns.
-    ///
-    /// Of a version that was read in part, an equal part of each amount.
-    fn amounts(&self, about: &about::Dataset) -> Vec<(Modality, Unit, u64)> {
-        let declared = about.tokens.map(|tokens| (Modality::Text, Unit::Tokens, tokens));
-        let seen =
-            self.columns.iter().filter_map(|column| Some((column.modality?, column.unit?, column.amount?)));
-        let mut amounts: Vec<(Modality, Unit, u64)> = declared.into_iter().chain(seen).collect();
-        // Text beside its tokens is the same text.
-        if amounts.iter().any(|(_, unit, _)| *unit == Unit::Tokens) {
-            amounts.retain(|(_, unit, _)| *unit != Unit::BytesOfText);
-        }
-        if let Some(modality) = about.modality {
-            amounts.retain(|(of, ..)| *of == modality);
-        }
-        if amounts.is_empty() {
-            amounts.push((about.modality.unwrap_or(Modality::Other), Unit::Samples, self.samples));
-        }
-        for (.., amount) in &mut amounts {
-            let part = u128::from(*amount) * u128::from(self.samples_read) / u128::from(self.samples.max(1));
-            *amount = u64::try_from(part).expect("a part is no more than the whole");
-        }
-        amounts
-    }
-
-    fn modalities(&self, about: &about::Dataset) -> Vec<Modality> {
-        let mut found: Vec<Modality> = self.amounts(about).iter().map(|(modality, ..)| *modality).collect();
-        found.sort_unstable();
-        found.dedup();
-        found
-    }
-}
-
 /// All that is known about the content.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 struct Facts {
@@ -181,6 +126,10 @@ impl Summary {
             Some(path) => About::read(path, &names)?,
             None => About::default(),
         };
+        for version in &mut versions {
+            let declared = about.of(&version.dataset);
+            version.declare(declared.tokens, declared.modality);
+        }
         let facts = Facts { trainings, versions, about };
         match (self.format, json) {
             (Format::Croissant, _) => {
@@ -293,31 +242,16 @@ fn version(
     manifest: &ManifestFile,
     trainings: &[Training],
 ) -> Result<Version, Failure> {
-    let totals = manifest.totals();
-    let own = || trainings.iter().filter(|training| training.version == manifest.id());
-    let name = own().find_map(|training| training.dataset.clone());
-    let first = match totals.samples {
+    let first = match manifest.totals().samples {
         0 => Vec::new(),
         _ => head::read(catalog, manifest, 0, 1)?,
     };
-    Ok(Version {
-        dataset: name.unwrap_or_else(|| manifest.id().short()),
-        version: manifest.id(),
-        samples: totals.samples,
-        samples_read: own().map(Training::samples_at_least).max().unwrap_or(0),
-        bytes: totals.bytes,
-        inputs: totals.inputs,
-        skipped: totals.skipped,
-        classes: manifest.labels()?.map(|labels| labels.len()),
-        columns: content::columns(manifest, first.first()),
-        derived_from: bases(catalog, manifest.config()),
-        config: manifest.config().clone(),
-    })
+    let derived_from = bases(catalog, manifest.config());
+    Ok(Version::of(manifest, first.first(), trainings, derived_from)?)
 }
 
 /// The versions that one was derived from, as far as the store still has them.
 fn bases(catalog: &dyn Catalog, config: &serde_json::Value) -> Vec<VersionId> {
-    let base = |config: &serde_json::Value| config.get("base")?.as_str()?.parse::<VersionId>().ok();
     let mut found: Vec<VersionId> = Vec::new();
     let mut next = base(config);
     while let Some(version) = next.filter(|version| !found.contains(version)) {

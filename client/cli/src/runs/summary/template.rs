@@ -5,9 +5,10 @@
 
 use std::fmt::Write as _;
 
+use shardd_store::training_data::{Amount, Modality, Unit, Version};
+
+use super::Facts;
 use super::about::{About, Dataset, Source};
-use super::content::{Modality, Unit};
-use super::{Facts, Version};
 use crate::human::{count, date};
 use crate::plain::is_invisible;
 
@@ -106,15 +107,14 @@ fn modalities(facts: &Facts) -> String {
         let (mut contents, mut hours): (Vec<String>, Option<f64>) = (Vec::new(), None);
         for version in &facts.versions {
             let about = facts.about.of(&version.dataset);
-            let own: Vec<_> =
-                version.amounts(&about).into_iter().filter(|(of, ..)| *of == modality).collect();
+            let own: Vec<&Amount> = version.amounts.iter().filter(|it| it.modality == modality).collect();
             if own.is_empty() {
                 continue;
             }
-            for (_, unit, amount) in own {
-                match sizes.iter_mut().find(|(of, _)| *of == unit) {
-                    Some((_, sum)) => *sum = sum.saturating_add(amount),
-                    None => sizes.push((unit, amount)),
+            for Amount { unit, amount, .. } in own {
+                match sizes.iter_mut().find(|(of, _)| of == unit) {
+                    Some((_, sum)) => *sum = sum.saturating_add(*amount),
+                    None => sizes.push((*unit, *amount)),
                 }
             }
             contents.push(about.content.as_deref().map_or_else(
@@ -269,8 +269,7 @@ fn listed(page: &mut Page, modalities: &str, title: &str, found: &[(&Version, Da
     if found.is_empty() {
         return;
     }
-    let mut covered: Vec<Modality> =
-        found.iter().flat_map(|(version, about)| version.modalities(about)).collect();
+    let mut covered: Vec<Modality> = found.iter().flat_map(|(version, _)| version.modalities()).collect();
     covered.sort_unstable();
     covered.dedup();
     let covered: Vec<&str> = covered.into_iter().map(Modality::title).collect();

@@ -1,9 +1,9 @@
 //! The summary as a page for a terminal. Pure.
 
+use shardd_store::training_data::{Training, Version};
 use shardfmt::ByteSize;
 
-use super::reads::Training;
-use super::{Facts, Version};
+use super::Facts;
 use crate::human::{count, date};
 use crate::plain::plain;
 use crate::table::{Table, facts};
@@ -56,8 +56,8 @@ fn training_page(training: &Training) -> String {
 
 fn row(version: &Version, known: &Facts) -> [String; 9] {
     let about = known.about.of(&version.dataset);
-    let amounts = version.amounts(&about).into_iter();
-    let amounts = amounts.map(|(_, unit, amount)| format!("{} {}", count(amount), unit.noun()));
+    let amounts = version.amounts.iter();
+    let amounts = amounts.map(|it| format!("{} {}", count(it.amount), it.unit.noun()));
     let or_undeclared =
         |text: Option<String>| text.map_or_else(|| "not declared".to_owned(), |text| plain(&text));
     let source = about.source.map(|source| serde_json::to_value(source).expect("a name"));

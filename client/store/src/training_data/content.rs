@@ -8,21 +8,28 @@ use shardfmt::ManifestFile;
 
 /// The kinds of media that the template of the European Commission tells apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Modality {
+pub enum Modality {
+    /// Texts, and their tokens.
     Text,
+    /// Pictures.
     Image,
+    /// Recordings of sound.
     Audio,
+    /// Moving pictures.
     Video,
+    /// Anything else.
     Other,
 }
 
 impl Modality {
-    pub(super) const ALL: [Modality; 5] =
+    /// All of them, in the order of the template.
+    pub const ALL: [Modality; 5] =
         [Modality::Text, Modality::Image, Modality::Audio, Modality::Video, Modality::Other];
 
     /// Its name in the template.
-    pub(super) fn title(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match self {
             Modality::Text => "Text",
             Modality::Image => "Image",
@@ -35,18 +42,26 @@ impl Modality {
 
 /// The unit of an amount.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Unit {
+pub enum Unit {
+    /// Tokens of text.
     Tokens,
+    /// Bytes of text.
     BytesOfText,
+    /// Images.
     Pictures,
+    /// Recordings of sound.
     Recordings,
+    /// Files of video.
     Clips,
+    /// Samples, where the columns show no media.
     Samples,
 }
 
 impl Unit {
-    pub(super) fn noun(self) -> &'static str {
+    /// Its name after a number.
+    pub fn noun(self) -> &'static str {
         match self {
             Unit::Tokens => "tokens",
             Unit::BytesOfText => "bytes of text",
@@ -60,24 +75,27 @@ impl Unit {
 
 /// A column and the media in it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Column {
-    pub(super) name: String,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Column {
+    /// Its name.
+    pub name: String,
+    /// Its Arrow type.
     #[serde(rename = "type")]
-    pub(super) data_type: String,
-    #[serde(skip)]
-    pub(super) arrow: DataType,
-    pub(super) nullable: bool,
+    pub data_type: String,
+    /// Whether values may be missing.
+    pub nullable: bool,
     /// The format of its files, if it holds files.
-    pub(super) media_type: Option<&'static str>,
+    pub media_type: Option<&'static str>,
     /// None for numbers, labels and other columns beside the media.
-    pub(super) modality: Option<Modality>,
+    pub modality: Option<Modality>,
     /// How much it holds, if it holds media.
-    pub(super) amount: Option<u64>,
-    pub(super) unit: Option<Unit>,
+    pub amount: Option<u64>,
+    /// What the amount counts.
+    pub unit: Option<Unit>,
 }
 
 /// The columns of a version; `first` has its first sample, whose bytes show the formats of files.
-pub(super) fn columns(manifest: &ManifestFile, first: Option<&RecordBatch>) -> Vec<Column> {
+pub fn columns(manifest: &ManifestFile, first: Option<&RecordBatch>) -> Vec<Column> {
     let totals = manifest.totals();
     let label = manifest.label_column();
     let sum_of = |at: usize| {
@@ -121,7 +139,6 @@ pub(super) fn columns(manifest: &ManifestFile, first: Option<&RecordBatch>) -> V
         Column {
             name: field.name().clone(),
             data_type: field.data_type().to_string(),
-            arrow: field.data_type().clone(),
             nullable: field.is_nullable(),
             media_type: media.map(|media| media.media_type),
             modality,

@@ -1,43 +1,61 @@
 //! The samples that a training read, epoch by epoch. Pure.
 
+use crate::record::{Ending, Record, RecordId};
 use serde::Serialize;
-use shardd_store::record::{Ending, Record, RecordId};
 use shardfmt::{NodeHash, PlanId, VersionId};
 
 /// The samples that a training read in an epoch.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct EpochRead {
-    pub(super) epoch: u32,
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct EpochRead {
+    /// The epoch.
+    pub epoch: u32,
     /// Different samples: an epoch reads none twice.
-    pub(super) samples: u64,
+    pub samples: u64,
     /// Commits to all samples of the epoch and their positions, if it was asked for.
-    pub(super) root: Option<NodeHash>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<shardd_api::schema::Digest>))]
+    pub root: Option<NodeHash>,
 }
 
 /// A training of the model.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Training {
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Training {
     /// The record it is known from; none where you named a plan.
-    pub(super) record: Option<RecordId>,
-    pub(super) run: Option<String>,
-    pub(super) dataset: Option<String>,
-    pub(super) version: VersionId,
-    pub(super) plan: PlanId,
-    /// When it began and ended, in seconds since 1970.
-    pub(super) from: Option<u64>,
-    pub(super) until: Option<u64>,
-    pub(super) ending: Option<String>,
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<shardd_api::schema::Digest>))]
+    pub record: Option<RecordId>,
+    /// Its run.
+    pub run: Option<String>,
+    /// The dataset, if it was asked for by name.
+    pub dataset: Option<String>,
+    /// The version of the samples.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub version: VersionId,
+    /// Their order.
+    #[cfg_attr(feature = "openapi", schema(value_type = shardd_api::schema::Digest))]
+    pub plan: PlanId,
+    /// When it began, in seconds since 1970.
+    pub from: Option<u64>,
+    /// When it ended, or its record was written.
+    pub until: Option<u64>,
+    /// How it ended.
+    pub ending: Option<String>,
     /// Whether the training had not ended when the record was written.
-    pub(super) is_underway: bool,
-    pub(super) weights: Option<String>,
+    pub is_underway: bool,
+    /// The weights at its end, if it was trained to the end.
+    pub weights: Option<String>,
     /// Steps before the first of the record, of which it does not know the samples.
-    pub(super) steps_unknown: u64,
-    pub(super) epochs: Vec<EpochRead>,
+    pub steps_unknown: u64,
+    /// The samples that it read, by epoch.
+    pub epochs: Vec<EpochRead>,
 }
 
 impl Training {
-    /// The training of a record; an error names the fact that the record lacks.
-    pub(super) fn of(id: RecordId, record: &Record) -> Result<Training, String> {
+    /// The training of a record.
+    ///
+    /// # Errors
+    /// Names the fact that the record lacks.
+    pub fn of(id: RecordId, record: &Record) -> Result<Training, String> {
         let lacks = |fact| format!("record {} does not have {fact}", id.short());
         let size = record.global_batch_size().ok_or_else(|| lacks("the size of a step"))?;
         let per_epoch = record.steps_per_epoch().ok_or_else(|| lacks("the steps of an epoch"))?;
@@ -59,7 +77,7 @@ impl Training {
     }
 
     /// For a reader of the record of a training that had not ended: it is written from time to time.
-    pub(super) fn caution(&self) -> &'static str {
+    pub fn caution(&self) -> &'static str {
         match self.is_underway {
             true => "; steps that the training has done since are not in the record",
             false => "",
@@ -67,12 +85,12 @@ impl Training {
     }
 
     /// Samples that it read, a repeated one as often as it was read.
-    pub(super) fn samples_read(&self) -> u64 {
+    pub fn samples_read(&self) -> u64 {
         self.epochs.iter().map(|epoch| epoch.samples).sum()
     }
 
     /// Samples of which it is certain that the training read each at least once.
-    pub(super) fn samples_at_least(&self) -> u64 {
+    pub fn samples_at_least(&self) -> u64 {
         self.epochs.iter().map(|epoch| epoch.samples).max().unwrap_or(0)
     }
 }

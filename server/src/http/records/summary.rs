@@ -1,0 +1,70 @@
+//! The content that a training read, as `shardctl runs summary --json` prints it for one record.
+
+use serde::Serialize;
+use shardd_api::protocol::RunId;
+use shardd_api::schema;
+use shardd_store::record::RecordId;
+use shardd_store::training_data::{Training, Version, base};
+use shardfmt::VersionId;
+use utoipa::ToSchema;
+
+use super::super::access::Datasets;
+use super::super::client::Client;
+use super::super::contents::first_sample;
+use super::super::problem::invalid;
+use super::super::{Answer, PathPair, State, json, look};
+use super::{read, records};
+
+/// The most versions that are named of those that a version was derived from.
+const MOST_BASES: usize = 100;
+
+/// The content that a training read.
+#[derive(Serialize, ToSchema)]
+struct TrainingData {
+    /// The training, with the samples that it read in each epoch.
+    trainings: Vec<Training>,
+    /// The version that they are of, with how much of which media it read.
+    versions: Vec<Version>,
+}
+
+/// The data that a training read: samples by epoch, their version, and how much of which media
+///
+/// `shardctl runs summary --json` prints the same. The formats of files are those of the first sample. Of the versions that the data
+/// was derived from, the nearest 100 are named.
+#[utoipa::path(get, path = "/v1/runs/{id}/records/{record}/summary", tag = "runs", operation_id = "training_data",
+    params(("id" = RunId, Path, description = "The run"),
+        ("record" = schema::Digest, Path, description = "The record")),
+    responses((status = 200, description = "The data", body = TrainingData), (status = 404), (status = 422)))]
+pub(crate) async fn show(
+    state: State,
+    seen: Datasets,
+    client: Client,
+    PathPair(run, id): PathPair<RunId, RecordId>,
+) -> Answer {
+    let training = {
+        let _one_of_few = look(&state).await?;
+        let record = read(&records(&state), &seen, run, id).await?;
+        Training::of(id, &record).map_err(invalid)?
+    };
+    // It is one of few itself.
+    let first = first_sample(&state, client, training.version).await?;
+    let _one_of_few = look(&state).await?;
+    let origin = state.api.catalog.origin();
+    let (version, trainings) = (training.version, vec![training]);
+    let described = origin.ask_manifest(version, move |manifest| {
+        let version = Version::of(&manifest, first.as_ref(), &trainings, Vec::new())?;
+        Ok((trainings, version))
+    });
+    let (trainings, mut version) = described.await?;
+    let mut next = base(&version.config);
+    while let Some(base_id) = next.filter(|id| is_new(*id, &version.derived_from)) {
+        version.derived_from.push(base_id);
+        // One that is no longer in the store ends the list, as far as it is known.
+        next = origin.ask_manifest(base_id, |manifest| Ok(base(manifest.config()))).await.ok().flatten();
+    }
+    json(&TrainingData { trainings, versions: vec![version] })
+}
+
+fn is_new(id: VersionId, found: &[VersionId]) -> bool {
+    found.len() < MOST_BASES && !found.contains(&id)
+}
