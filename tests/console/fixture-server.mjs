@@ -203,6 +203,10 @@ export class FixtureServer {
         if (parts.length === 5 && parts[4] === 'summary') return { json: this.trainings.summary(id, record) };
         if (parts.length === 5 && parts[4] === 'steps') return { json: this.trainings.course(id, record, number('points', 240, 2000)) };
         found(Number(parts[5]) < record.end ? record : undefined, `step ${parts[5]} in the record`);
+        if (parts[6] === 'losses') {
+          const losses = record.losses.includes(Number(parts[5])) ? this.trainings.losses(record, Number(parts[5]), number('limit', 100, 10_000)) : undefined;
+          return found(losses, `file of the losses of step ${parts[5]}`);
+        }
         return { json: this.trainings.step(id, record, Number(parts[5])) };
       }
       switch (parts.length === 1 ? first : `${first}/${parts.length > 2 ? `*/${last}` : '*'}`) {

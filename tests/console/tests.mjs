@@ -523,7 +523,7 @@ test('from a spike of the loss to the samples that its ranks read', async () => 
       await page.waitForFunction((step) => location.hash.endsWith(`?step=${step}`), SPIKE);
       const step = page.getByRole('region', { name: 'Step 8,437' });
       await step.locator('tbody a').first().waitFor();
-      const losses = (await step.locator('tbody td:nth-child(3)').allInnerTexts()).map(Number);
+      const losses = (await step.getByRole('table', { name: 'The step by virtual rank' }).locator('tbody td:nth-child(3)').allInnerTexts()).map(Number);
       assert.equal(losses.length, 16);
       assert.equal(losses.indexOf(Math.max(...losses)), 5, `the large loss is that of virtual rank 5: ${losses}`);
       // The samples of virtual rank 5 are those that the plan names.
@@ -556,6 +556,30 @@ test('a click on a curve shows its step, and the steps beside it are links', asy
       await field.fill('3');
       await field.press('Enter');
       await page.getByRole('region', { name: 'Step 3', exact: true }).waitFor();
+    }),
+  );
+});
+
+test('a step lists the samples with the largest loss, each with a link, or the command that saves them', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16?step=8437', {}, async ({ page }) => {
+      const table = page.getByRole('table', { name: 'Samples by loss' });
+      await table.waitFor();
+      const rows = await table.locator('tbody tr').evaluateAll((all) => all.map((row) => [...row.children].map((cell) => cell.textContent)));
+      assert.equal(rows[0][1], 'not a number', 'the loss that is none comes first');
+      const [losses, ranks] = [1, 2].map((at) => rows.slice(1).map((row) => Number(row[at])));
+      assert.deepEqual(losses, [...losses].sort((one, other) => other - one));
+      assert.deepEqual(ranks.slice(0, 3), [5, 5, 5], 'virtual rank 5 has the large loss');
+      const first = table.locator('tbody a').first();
+      const sample = (await first.innerText()).replaceAll(',', '');
+      assert.ok((await first.getAttribute('href')).includes(`/samples/${sample}?version=`));
+      // Without saved losses there is the command for them.
+      await page.getByRole('link', { name: 'Next step ›' }).click();
+      const region = page.getByRole('region', { name: 'Step 8,438' });
+      await region.locator('.command').waitFor();
+      const id = server.trainings.records('vit-b16')[0].id.slice(0, 12);
+      const command = `shardtrain rerun ${id} --sample-losses 8438 --save --record s3://flowers/shardd --server ${server.url.replace(/\/$/, '')}`;
+      assert.equal(await region.locator('.command').innerText(), command);
     }),
   );
 });

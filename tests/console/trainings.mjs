@@ -52,6 +52,7 @@ export class Trainings {
       written: began + 9000 - 5000 * at,
       is_exact: true,
       launches: starts.map((first_step, number) => ({ first_step, world: WORLD, started: began + 2000 * number, until: began + 2000 * number + 1900, device: hostile ?? 'cpu: 8 threads' })),
+      losses: more.end > SPIKE ? [SPIKE] : [],
       settings: { model: '"small"' },
       ...more,
       ...(hostile === undefined ? {} : { reason: hostile }),
@@ -107,6 +108,16 @@ export class Trainings {
       step, epoch: Math.floor(step / this.stepsOfEpoch()), step_of_epoch: inEpoch, position: inEpoch * BATCH, global_batch_size: BATCH, virtual_ranks: VIRTUAL_RANKS, world: WORLD,
       learning_rate: rateOf(step), loss, gradient_norm: normOf(run, step), is_skipped: false, shares,
     };
+  }
+
+  /** The losses of a step's samples, the largest first; the samples are those that the plan of the record has there. */
+  losses(record, step, most) {
+    const { epoch, position, loss } = this.step('', record, step);
+    const plan = this.datasets.plans.find((one) => one.id === record.plan);
+    const read = this.datasets.at(plan, { epoch, position, size: BATCH, world: WORLD, virtual_ranks: VIRTUAL_RANKS });
+    const largest = read.map(({ sample, position: at, virtual_rank }) => ({ sample, position: at, virtual_rank, loss: virtual_rank === 5 ? loss * 13 + chance(`${sample}`) : chance(`${sample}`), answers: 1 }));
+    largest.sort((one, other) => other.loss - one.loss);
+    return { step, samples: largest.length, mean: loss, largest: [{ ...largest[0], loss: null }, ...largest.slice(1)].slice(0, most) };
   }
 
   stepsOfEpoch() {

@@ -247,6 +247,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(records::list))
         .routes(routes!(records::course))
         .routes(routes!(records::step))
+        .routes(routes!(records::losses::show))
         .routes(routes!(records::summary::show))
         .routes(routes!(runs::audits, runs::audit))
         .routes(routes!(cursors::show, cursors::put, cursors::remove))

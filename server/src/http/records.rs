@@ -1,5 +1,6 @@
 //! Records of trainings, which `shardtrain --record` writes into the store: how a training went, and which samples a step read.
 
+pub(super) mod losses;
 pub(super) mod summary;
 
 use std::cmp::Reverse;
@@ -72,6 +73,8 @@ struct RecordInfo {
     weights: Option<Digest>,
     /// The processes that trained it, in order.
     launches: Vec<LaunchInfo>,
+    /// The steps of which the losses of single samples are saved.
+    losses: Vec<u64>,
     /// Its settings, as JSON texts by name.
     settings: BTreeMap<String, String>,
 }
@@ -92,7 +95,7 @@ struct LaunchInfo {
 }
 
 impl RecordInfo {
-    fn of(id: RecordId, record: Record, store: &str) -> Self {
+    fn of(id: RecordId, record: Record, store: &str, losses: Vec<u64>) -> Self {
         let (global_batch_size, written) = (record.global_batch_size(), record.written());
         let (ending, reason) = match record.ending {
             Ending::Underway => ("underway", None),
@@ -121,6 +124,7 @@ impl RecordInfo {
             is_exact: record.is_exact,
             weights: record.weights,
             launches: record.launches.into_iter().map(launch).collect(),
+            losses,
             settings: record.settings,
         }
     }
@@ -141,8 +145,11 @@ pub(super) async fn list(state: State, seen: Datasets, Seen(run): Seen) -> Answe
     }
     found.retain(|(_, record)| may_see(&seen, record));
     found.sort_by_key(|(id, record)| Reverse((record.written(), *id)));
-    let shown =
-        found.into_iter().take(MOST_RECORDS).map(|(id, record)| RecordInfo::of(id, record, records.store()));
+    let mut saved = records.steps_with_losses(&run).await?;
+    let shown = found.into_iter().take(MOST_RECORDS).map(|(id, record)| {
+        let losses = saved.remove(&id).unwrap_or_default();
+        RecordInfo::of(id, record, records.store(), losses)
+    });
     json(&shown.collect::<Vec<_>>())
 }
 
@@ -198,15 +205,14 @@ pub(super) async fn step(
     let _one_of_few = look(&state).await?;
     let records = records(&state);
     let record = read(&records, &seen, run, id).await?;
-    let Some(row) = records.step(&record, step).await? else {
-        let (first, end) = (record.steps.first, record.steps.end);
-        return Err(not_found(format!(
-            "the record has no step {step}, but {first} to {}",
-            end.saturating_sub(1)
-        )));
-    };
+    let Some(row) = records.step(&record, step).await? else { return Err(no_step(&record, step)) };
     let explained = record.explained(&row);
     json(&explained.ok_or_else(|| invalid("the record does not have the size of a step"))?)
+}
+
+fn no_step(record: &Record, step: u64) -> Refusal {
+    let (first, end) = (record.steps.first, record.steps.end);
+    not_found(format!("the record has no step {step}, but {first} to {}", end.saturating_sub(1)))
 }
 
 fn records(state: &State) -> Records {
@@ -235,6 +241,7 @@ impl From<RecordError> for Refusal {
         let kind = match &error {
             RecordError::NoSuch { .. } | RecordError::Ambiguous { .. } => Kind::NotFound,
             RecordError::Store(error) => Kind::from(error),
+            RecordError::Unfit { .. } => Kind::Invalid,
             RecordError::Damaged { .. } | RecordError::TooNew { .. } => Kind::Corrupt,
         };
         Refusal::of(kind, chain(&error))

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 use shardd_plan::{Epoch, Plan};
 use shardd_store::catalog::{Catalog, LocalCatalog, StorePlace};
-use shardd_store::record::{Ending, Record, RecordError};
+use shardd_store::record::{Ending, Record, RecordError, largest_first};
 use shardd_trainer::checkpoint::CheckpointStore;
 
 use crate::common::DigitsStore;
@@ -243,6 +243,30 @@ fn the_losses_of_a_step_are_those_of_its_samples() {
     let trained = std::fs::read_to_string(&steps).unwrap().lines().count() as u64;
     assert_eq!(trained, (per_epoch + 2) % 3 + 1, "no step before the checkpoint");
 
+    // Saved ones are the same, twice are once, and they are those of the record.
+    let records =
+        CheckpointStore::open(&StorePlace::Directory(lab.kept.clone()), &"it".parse().unwrap()).unwrap();
+    let (shelf, id) = (records.records(), record.id());
+    let saved = || records.handle().block_on(shelf.losses(&record.run, id, per_epoch + 2)).unwrap();
+    assert_eq!(saved(), None);
+    for _ in 0..2 {
+        let Said { out, error, .. } =
+            ends_with(0, &[&rerun[..], &["--sample-losses", &step, "--json", "--save"]].concat());
+        assert_eq!(out, of_step(&step, &["--json"]));
+        assert!(error.contains(&format!("saved beside record {}", id.short())), "{error}");
+    }
+    let mut rows = saved().expect("they are saved");
+    rows.sort_by(largest_first);
+    let printed: Value = serde_json::from_str(&of_step(&step, &["--json"])).unwrap();
+    let printed = printed["samples"].as_array().unwrap();
+    assert_eq!(rows.len(), printed.len());
+    for (row, printed) in rows.iter().zip(printed) {
+        assert_eq!((&printed["sample"], &printed["position"]), (&row.sample.into(), &row.position.into()));
+        assert!((row.loss - printed["loss"].as_f64().unwrap()).abs() < 1e-12, "{row:?} and {printed}");
+    }
+    let folder = lab.kept.join(format!("runs/plain/losses/{id}/{step}"));
+    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
+
     let page = of_step("0", &[]);
     assert!(page.starts_with(&format!("step 0, epoch 0: {size} samples, mean loss ")), "{page}");
 
@@ -254,6 +278,7 @@ fn the_losses_of_a_step_are_those_of_its_samples() {
     refused(&["--sample-losses", &end], &format!("has steps 0 to {}", record.steps.end - 1));
     refused(&["--sample-losses", "1", "--world", "2"], "needs one rank");
     refused(&["--json"], "--sample-losses");
+    refused(&["--save"], "--sample-losses");
 }
 
 #[test]

@@ -11,12 +11,15 @@
 //! comparison reads the first parts that differ. Nothing in the table depends on how many ranks there were.
 //!
 //! - `document.rs`: the record; `steps.rs`: the bytes of its table; `compare.rs`: what differs;
-//!   `course.rs`: what charts show. Pure.
-//! - `shelf.rs`: the records of a store, beside the checkpoints of their runs; `stored.rs`: what each run has there.
+//!   `course.rs`: what charts show; `losses.rs`: the losses of single samples of a step. Pure.
+//! - `shelf.rs`: the records of a store, beside the checkpoints of their runs; `saved.rs`: saved losses beside them; `stored.rs`: what
+//!   each run has there.
 
 mod compare;
 mod course;
 mod document;
+mod losses;
+mod saved;
 mod shelf;
 mod steps;
 pub(crate) mod stored;
@@ -32,6 +35,7 @@ pub use compare::{
 };
 pub use course::{Course, CoursePoint, ShareExplained, StepExplained};
 pub use document::{Data, Ending, FORMAT, Launch, Record, RecordId, StepsTable};
+pub use losses::{SampleLoss, decode_losses, encode_losses, largest_first};
 pub use shelf::{Listed, Records, compare};
 pub use steps::{Digest128, STEPS_PER_PART, ShareRow, StepRow, decode_part, encode_part};
 pub use stored::StoredRun;
@@ -49,6 +53,9 @@ pub enum RecordError {
     /// A later version of this program wrote it.
     #[error("record {id} has format {found}, this program reads {known}; use the program that wrote it")]
     TooNew { id: String, found: u64, known: u32 },
+    /// There is nothing to save, or too much for one file.
+    #[error("{what} cannot be saved: {reason}")]
+    Unfit { what: String, reason: String },
     /// Name one that there is.
     #[error("there is no record {asked} in {store}: there is {present}")]
     NoSuch { asked: String, store: String, present: String },

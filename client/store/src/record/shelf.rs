@@ -154,6 +154,10 @@ impl Records {
         Ok(id)
     }
 
+    pub(super) fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
     pub(super) async fn objects_in(&self, folder: &str) -> Result<Vec<StoredObject>, RecordError> {
         Ok(self.origin.list_folder(folder).await?)
     }
@@ -165,13 +169,15 @@ impl Records {
         }
     }
 
-    /// Removes a record that another one of its run tells more of, and the parts that no record of the run names any more.
+    /// Removes a record that another one of its run tells more of, the losses that were saved beside it, and the parts that no record of
+    /// the run names any more.
     ///
     /// # Errors
     /// When the store cannot be asked; also when a record of the run cannot be read, whose parts are then not known: the record is gone,
     /// its parts stay.
     pub async fn remove(&self, id: RecordId, record: &Record) -> Result<(), RecordError> {
         self.origin.delete(vec![record_key(&record.run, id)]).await?;
+        self.remove_losses(&record.run, id).await?;
         let mut parts: BTreeSet<Digest> = record.steps.parts.iter().copied().collect();
         for other in self.list(Some(&record.run)).await? {
             for part in self.read(&other).await?.steps.parts {

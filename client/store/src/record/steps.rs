@@ -210,7 +210,7 @@ pub fn decode_part(
 }
 
 /// An error with its causes.
-fn said(error: &dyn std::error::Error) -> String {
+pub(super) fn said(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

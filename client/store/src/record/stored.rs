@@ -1,4 +1,4 @@
-//! What runs have in a store, by the keys alone: records and their steps, checkpoints and their parts.
+//! What runs have in a store, by the keys alone: records with their steps and saved losses, checkpoints and their parts.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::origin::{OriginError, StoredObject};
 pub struct StoredRun {
     /// How many records.
     pub records: u64,
-    /// The bytes of these and of their steps.
+    /// The bytes of these, of their steps, and of the losses saved beside them.
     pub record_bytes: u64,
     /// How many checkpoints.
     pub checkpoints: u64,
@@ -58,7 +58,7 @@ impl Records {
         Ok(newest)
     }
 
-    /// Deletes what a run has here: its records and their steps, and its checkpoints only if requested.
+    /// Deletes what a run has here: its records with their steps and saved losses, and its checkpoints only if requested.
     /// Records first: a crash in between leaves parts that no record names, which the next removal finds.
     pub(crate) async fn remove_run(&self, kept: Kept, with_checkpoints: bool) -> Result<(), RecordError> {
         let Kept { record_keys, checkpoint_keys, .. } = kept;
@@ -95,12 +95,12 @@ fn by_run(objects: Vec<StoredObject>) -> BTreeMap<RunId, Kept> {
         let Ok(run) = run.parse::<RunId>() else { continue };
         let is_document = key.ends_with(".json");
         let kept = match folder {
-            "records" | "steps" | "checkpoints" | "parts" => runs.entry(run).or_default(),
+            "records" | "steps" | "losses" | "checkpoints" | "parts" => runs.entry(run).or_default(),
             _ => continue,
         };
         let StoredRun { records, record_bytes, checkpoints, checkpoint_bytes } = &mut kept.stored;
         match folder {
-            "records" | "steps" => {
+            "records" | "steps" | "losses" => {
                 *record_bytes += bytes;
                 if let Some(listed) = listed_as(&key) {
                     *records += 1;

@@ -313,3 +313,43 @@ async fn a_record_that_another_one_tells_more_of_takes_along_what_nobody_else_na
     assert!(matches!(records.steps(&short, 1).await, Err(RecordError::Store(_))));
     assert!(records.steps(&short, 0).await.is_ok(), "the longer one begins with it");
 }
+
+#[tokio::test]
+async fn saved_losses_go_with_their_record_and_count_as_its_bytes() {
+    let records = in_memory();
+    let short = put(&records, &trained(0..20, u64::MAX), "a").await;
+    let long = put(&records, &trained(0..30, u64::MAX), "a").await;
+    let run = &short.run;
+    let of = |loss: f64| {
+        let loss = |at: u64| SampleLoss {
+            sample: 100 - at,
+            position: at,
+            virtual_rank: (at / 16) as u32,
+            loss: loss + at as f64,
+            answers: 1,
+        };
+        (0..32).map(loss).collect::<Vec<SampleLoss>>()
+    };
+    assert_eq!(records.losses(run, short.id(), 7).await.unwrap(), None);
+    let before = records.kept(Some(run)).await.unwrap()[run].stored;
+    for (id, step) in [(short.id(), 7), (long.id(), 7), (long.id(), 19)] {
+        let first = records.put_losses(run, id, step, &of(1.0)).await.unwrap();
+        assert_eq!(records.put_losses(run, id, step, &of(1.0)).await.unwrap(), first, "twice does no harm");
+    }
+    let kept = records.kept(Some(run)).await.unwrap().remove(run).unwrap();
+    assert_eq!(kept.stored.records, before.records);
+    assert!(kept.stored.record_bytes > before.record_bytes + 3 * 32 * 36, "{:?}", kept.stored);
+    let steps = records.steps_with_losses(run).await.unwrap();
+    assert_eq!((&steps[&short.id()], &steps[&long.id()]), (&vec![7], &vec![7, 19]));
+    // Other losses of a step take the place of those before.
+    records.put_losses(run, long.id(), 7, &of(2.0)).await.unwrap();
+    assert_eq!(records.losses(run, long.id(), 7).await.unwrap(), Some(of(2.0)));
+    assert_eq!(records.objects_in("runs/a/losses").await.unwrap().len(), 3);
+
+    records.remove(short.id(), &short).await.unwrap();
+    assert_eq!(records.losses(run, short.id(), 7).await.unwrap(), None);
+    assert_eq!(records.losses(run, long.id(), 19).await.unwrap(), Some(of(1.0)));
+    let kept = records.kept(Some(run)).await.unwrap().remove(run).unwrap();
+    records.remove_run(kept, false).await.unwrap();
+    assert!(records.objects_in("runs").await.unwrap().is_empty());
+}

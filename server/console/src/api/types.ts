@@ -142,6 +142,8 @@ export interface RecordInfo {
   is_exact: boolean;
   weights?: string;
   launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string }[];
+  /** The steps of which the losses of single samples are saved. */
+  losses: number[];
 }
 
 /** A version that a training read, with how much of which media. */
@@ -199,6 +201,14 @@ export interface StepExplained {
   gradient_norm: number | null;
   is_skipped: boolean;
   shares: { virtual_rank: number; rank: number; samples: number; loss: number | null; correct: number }[];
+}
+
+/** The losses of the samples of a step, the largest first. */
+export interface StepLosses {
+  step: number;
+  samples: number;
+  mean: number | null;
+  largest: { sample: number; position: number; virtual_rank: number; loss: number | null }[];
 }
 
 export type Severity = 'info' | 'warning' | 'critical';

@@ -5,13 +5,10 @@ import type { DataVersion, RecordInfo, TrainingData } from '../api/types';
 import { bytes, count, NONE, plural, short } from '../format';
 import { datasetHref, part } from '../route';
 import { shell, visible } from '../text';
-import { Command, Digest, Fact, Missing, Name } from '../ui/parts';
+import { Command, Digest, Fact, Missing, Name, node } from '../ui/parts';
 import { Table } from '../ui/table';
 
 const NOUNS: Record<string, string> = { tokens: 'tokens', 'bytes-of-text': 'bytes of text', pictures: 'images', recordings: 'recordings', clips: 'video files', samples: 'samples' };
-
-/** `shardctl` or `shardtrain` with this node as its server. */
-export const program = (name: string): string => `${name} --server ${shell(`${location.origin}${location.pathname}`.replace(/\/$/, ''))}`;
 
 export function TrainedOn({ name, record }: { name: string; record: RecordInfo }) {
   const answer = useAnswer<TrainingData>(`v1/runs/${part(name)}/records/${part(record.id)}/summary`, 30_000);
@@ -71,7 +68,7 @@ function Versions({ versions, isNamed }: { versions: DataVersion[]; isNamed: boo
 
 /** Documents that a person publishes. Licences and sources are in a file, as no version has them. */
 function Documents({ record }: { record: RecordInfo }) {
-  const summary = `${program('shardctl')} runs summary ${short(record.id)} --record ${shell(record.store)}`;
+  const summary = `shardctl --server ${node()} runs summary ${short(record.id)} --record ${shell(record.store)}`;
   const commands: [string, string][] = [
     ['A file for licences, sources and the provider, which you fill in', '--write-about about.toml'],
     ['The summary of training content that the AI Act asks for', '--about about.toml --format eu-template > summary.md'],

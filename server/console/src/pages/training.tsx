@@ -2,13 +2,13 @@
 
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { type Loaded, useAnswer, useAnswers, useKept } from '../api/poll';
-import type { Course, Found, RecordInfo, RunInfo, StepExplained } from '../api/types';
+import type { Course, Found, RecordInfo, RunInfo, StepExplained, StepLosses } from '../api/types';
 import { clock, count, isNumber, NONE, percent, plural, short } from '../format';
 import { datasetHref, part, runHref, sampleHref, whole } from '../route';
 import { overlay, pointAt } from '../steps';
-import { cut, visible } from '../text';
+import { cut, shell, visible } from '../text';
 import { Chart } from '../ui/chart';
-import { Digest, Fact, Mark, type MarkKind, Missing, Name, Stale, Time } from '../ui/parts';
+import { Command, Digest, Fact, Mark, type MarkKind, Missing, Name, node, Stale, Time } from '../ui/parts';
 import { Table } from '../ui/table';
 import { figure } from '../values';
 import { stepHref } from './samples';
@@ -18,6 +18,8 @@ import { TrainedOn } from './trained';
 const POINTS = 240;
 /** Samples of a virtual rank that are named. */
 const NAMED = 6;
+/** Samples with the largest losses that are listed. */
+const LARGEST = 100;
 /** The most samples of a step that are asked for. */
 const MOST_SAMPLES = 10_000;
 const EVERY = 15_000;
@@ -278,6 +280,38 @@ function Explained({ name, record, step }: { name: string; record: RecordInfo; s
           },
         ]}
       />
+      <Losses name={name} record={record} step={step} />
     </section>
+  );
+}
+
+/** The samples of the step by their loss, if these losses are saved; else the command that saves them. */
+function Losses({ name, record, step }: { name: string; record: RecordInfo; step: number }) {
+  const isSaved = record.losses.includes(step);
+  const [answer = {}] = useAnswers<StepLosses>(isSaved ? [`v1/runs/${part(name)}/records/${part(record.id)}/steps/${step}/losses?limit=${LARGEST}`] : [], EVERY);
+  const data = useKept(answer.data, `${name} ${record.first} ${step}`);
+  if (!isSaved) {
+    return (
+      <div class="losses">
+        <p class="muted">The loss of each sample of this step is not saved. This command trains up to the step, compares it with the record, and saves them:</p>
+        <Command text={`shardtrain rerun ${short(record.id)} --sample-losses ${step} --save --record ${shell(record.store)} --server ${node()}`} />
+      </div>
+    );
+  }
+  if (!data) return <Missing of="the losses of the samples" loaded={answer} />;
+  const { dataset } = record;
+  return (
+    <Table
+      caption={`Samples by loss${data.samples > data.largest.length ? `: the first ${count(data.largest.length)} of ${count(data.samples)}` : ''}`}
+      rows={data.largest}
+      id={(one) => String(one.position)}
+      most={16}
+      columns={[
+        { title: 'Sample', isName: true, cell: ({ sample }) => (dataset === undefined ? count(sample) : <a href={sampleHref(dataset, sample, record.version)}>{count(sample)}</a>) },
+        { title: 'Loss', isNumber: true, cell: (one) => value(one.loss) },
+        { title: 'Virtual rank', isNumber: true, cell: (one) => count(one.virtual_rank) },
+        { title: 'Position', isNumber: true, from: 'medium', cell: (one) => count(one.position) },
+      ]}
+    />
   );
 }

@@ -5,7 +5,7 @@ import type { Loaded } from '../api/poll';
 import { Refused, Unreachable } from '../api/client';
 import { STAGES, type Seconds, type Severity, type Stage, type WaitShares } from '../api/types';
 import { clock, duration, isNumber, percent, utc } from '../format';
-import { cut, sentence, visible, withCode } from '../text';
+import { cut, sentence, shell, visible, withCode } from '../text';
 
 /** Text from elsewhere, with its end cut off; the whole is in its title. */
 export function Name({ text, most = 40 }: { text: unknown; most?: number }) {
@@ -31,6 +31,9 @@ export function Digest({ text }: { text: unknown }) {
 export function Command({ text }: { text: string }) {
   return <code class="command">{visible(text)}</code>;
 }
+
+/** This node, as `--server` of a command names it. */
+export const node = (): string => shell(`${location.origin}${location.pathname}`.replace(/\/$/, ''));
 
 /** A local time; its title has UTC. */
 export function Time({ at, seconds = false }: { at: Seconds | undefined; seconds?: boolean }) {

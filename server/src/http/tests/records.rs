@@ -1,7 +1,7 @@
 //! Records of trainings in the store: lists, courses, and the place of a step in the data.
 
 use shardd_store::record::{
-    Data, Ending, FORMAT, Launch, Record, Records, ShareRow, StepRow, StepsTable, encode_part,
+    Data, Ending, FORMAT, Launch, Record, Records, SampleLoss, ShareRow, StepRow, StepsTable, encode_part,
 };
 use shardfmt::{Digest, PlanId};
 
@@ -175,4 +175,53 @@ fn the_data_of_a_record_is_that_of_its_version() {
     assert_eq!(server.refused(&format!("runs/r2/records/{id}/summary")).0, 404);
     let gone = recorded(&server, None);
     assert_eq!(server.refused(&format!("runs/r1/records/{gone}/summary")).0, 404, "the version is not there");
+}
+
+#[test]
+fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_command() {
+    let server = Server::start();
+    let id = recorded(&server, Some("d"));
+    let path = |step: u64| format!("runs/r1/records/{id}/steps/{step}/losses");
+    let (status, why) = server.refused(&path(SPIKE));
+    let store = server.directory.path().join("store");
+    let command = format!(
+        "`shardtrain rerun {} --sample-losses {SPIKE} --save --record {}",
+        &id[..12],
+        store.display()
+    );
+    assert!(status == 404 && why.contains(&command) && why.contains(" --server http"), "{why}");
+    assert_eq!(server.document("runs/r1/records")[0]["losses"], json!([]));
+
+    let origin = Origin::open(&store.display().to_string()).expect("the store");
+    let records = Records::new(Arc::new(origin));
+    let of = |at: u64| SampleLoss {
+        sample: 900 + at,
+        position: 20 * BATCH + at,
+        virtual_rank: (at / 8) as u32,
+        loss: match at {
+            7 => f64::NAN,
+            _ => at as f64,
+        },
+        answers: 1,
+    };
+    let losses: Vec<SampleLoss> = (0..BATCH).map(of).collect();
+    let (run, record) = ("r1".parse().expect("a name"), id.parse().expect("an id"));
+    server.runtime.block_on(records.put_losses(&run, record, SPIKE, &losses)).expect("saved");
+    let found = server.document(&path(SPIKE));
+    assert_eq!((&found["samples"], &found["mean"]), (&json!(BATCH), &json!(null)));
+    let largest = found["largest"].as_array().expect("samples");
+    let names = ["sample", "position", "virtual_rank", "loss"];
+    let first: Vec<Value> = names.map(|name| largest[0][name].clone()).to_vec();
+    assert_eq!(Value::from(first), json!([907, 20 * BATCH + 7, 0, null]), "NaN is the largest");
+    assert_eq!(
+        (largest.len(), &largest[1]["loss"], &largest[1]["virtual_rank"]),
+        (64, &json!(63.0), &json!(7))
+    );
+    let few = server.document(&format!("{}?limit=3", path(SPIKE)));
+    assert_eq!((few["largest"].as_array().map(Vec::len), &few["samples"]), (Some(3), &json!(BATCH)));
+    assert_eq!(server.document("runs/r1/records")[0]["losses"], json!([SPIKE]));
+
+    assert_eq!(server.refused(&format!("{}?limit=0", path(SPIKE))).0, 400);
+    assert_eq!(server.refused(&path(STEPS)).0, 404);
+    assert_eq!(server.refused(&format!("runs/r2/records/{id}/steps/{SPIKE}/losses")).0, 404);
 }

@@ -20,10 +20,19 @@ pub(crate) struct Expected {
     pub(crate) shelf: CheckpointStore,
     pub(crate) id: RecordId,
     pub(crate) record: Record,
-    /// The step whose samples' losses are wanted, and whether as JSON; the training ends with it.
-    step_losses: Option<(StepLosses, bool)>,
+    /// The step whose samples' losses are wanted, and what becomes of them; the training ends with it.
+    step_losses: Option<(StepLosses, LossesWanted)>,
     /// The checkpoint of the recorded training before that step, with its number of steps.
     checkpoint: Option<(CheckpointStore, u64)>,
+}
+
+/// What becomes of the losses of a step's samples.
+#[derive(Clone, Copy)]
+pub(crate) struct LossesWanted {
+    /// They are printed as JSON.
+    pub(crate) json: bool,
+    /// They are saved beside the record.
+    pub(crate) save: bool,
 }
 
 impl Expected {
@@ -43,7 +52,7 @@ impl Expected {
     pub(crate) fn with_step_losses(
         mut self,
         step: u64,
-        json: bool,
+        wanted: LossesWanted,
         at: &Path,
         args: &Args,
     ) -> Result<Expected, Failure> {
@@ -56,7 +65,7 @@ impl Expected {
         let shelf = open(at, &self.record.run, args, "record")?;
         let before = shelf.list()?.iter().map(|id| id.step).filter(|begins| *begins <= step).max();
         self.checkpoint = before.map(|begins| (shelf, begins));
-        self.step_losses = Some((StepLosses::of(step), json));
+        self.step_losses = Some((StepLosses::of(step), wanted));
         Ok(self)
     }
 
@@ -92,7 +101,7 @@ impl Expected {
         .into()
     }
 
-    /// Says that nothing differs, once `trained` steps were done; or prints the losses that are wanted.
+    /// Says that nothing differs, once `trained` steps were done; or prints and saves the losses that are wanted.
     pub(crate) fn tell(&self, args: &Args, trained: u64, plan: &Plan) -> Result<(), Failure> {
         let (steps, end) = (&self.record.steps, self.end());
         if trained < end {
@@ -104,9 +113,12 @@ impl Expected {
         if args.rank > 0 {
             return Ok(());
         }
-        if let Some((losses, json)) = &self.step_losses {
+        if let Some((losses, LossesWanted { json, save })) = &self.step_losses {
             let per_epoch = self.record.steps_per_epoch().unwrap_or(u64::MAX);
             step_losses::tell(losses, plan, per_epoch, *json)?;
+            if *save {
+                self.save(losses, plan, per_epoch)?;
+            }
             return Ok(());
         }
         let count = end - steps.first;
@@ -120,6 +132,20 @@ impl Expected {
         };
         // A reader that has gone away misses it; the exit code says the same.
         let _ = writeln!(io::stdout(), "{count} steps are the same to the last bit{from}{weights}");
+        Ok(())
+    }
+
+    /// Saves the losses of a step's samples beside the record.
+    fn save(&self, losses: &StepLosses, plan: &Plan, steps_per_epoch: u64) -> Result<(), Failure> {
+        let (records, run) = (self.shelf.records(), &self.record.run);
+        let rows = step_losses::rows(losses, plan, steps_per_epoch);
+        let put = records.put_losses(run, self.id, losses.step(), &rows);
+        self.shelf.handle().block_on(put)?;
+        eprintln!(
+            "saved beside record {} in {}: the page of run {run} shows them",
+            self.id.short(),
+            records.store()
+        );
         Ok(())
     }
 }

@@ -10,7 +10,7 @@ use shardd_store::record::compare;
 use shardd_trainer::checkpoint::Resume;
 
 use crate::args::{Args, OnBad, UsageError};
-use crate::expected::Expected;
+use crate::expected::{Expected, LossesWanted};
 use crate::session::train;
 use crate::tls::TlsArgs;
 
@@ -87,6 +87,10 @@ pub(crate) struct Rerun {
     /// Print the losses as JSON
     #[arg(long, requires = "sample_losses")]
     json: bool,
+
+    /// Save the losses beside the record as well: the page of its run in the console shows them
+    #[arg(long, requires = "sample_losses")]
+    save: bool,
 }
 
 /// Find the first step in which two recorded trainings differ: which virtual ranks, and which values
@@ -123,7 +127,8 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
             )
             .into());
         }
-        expected = expected.with_step_losses(step, rerun.json, &rerun.record, said)?;
+        let wanted = LossesWanted { json: rerun.json, save: rerun.save };
+        expected = expected.with_step_losses(step, wanted, &rerun.record, said)?;
     }
     let record = &expected.record;
     let fixed = [

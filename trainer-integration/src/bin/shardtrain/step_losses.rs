@@ -1,9 +1,10 @@
-//! The losses of the samples of a step, printed: `shardtrain rerun --sample-losses`.
+//! The losses of the samples of a step, as `shardtrain rerun --sample-losses` prints and saves them.
 
 use std::io::{self, Write};
 
 use serde::Serialize;
 use shardd_plan::{Epoch, Plan};
+use shardd_store::record;
 use shardd_trainer::train::step_losses::{SampleLoss, StepLosses};
 
 /// Samples on a page; `--json` has all.
@@ -28,10 +29,31 @@ fn lines(losses: &[SampleLoss], plan: &Plan, epoch: u32) -> Vec<Line> {
     lines
 }
 
+/// The epoch of the step.
+fn epoch_of(losses: &StepLosses, steps_per_epoch: u64) -> u32 {
+    u32::try_from(losses.step() / steps_per_epoch.max(1)).unwrap_or(u32::MAX)
+}
+
+/// As they are saved beside the record.
+pub(crate) fn rows(losses: &StepLosses, plan: &Plan, steps_per_epoch: u64) -> Vec<record::SampleLoss> {
+    let epoch = Epoch(epoch_of(losses, steps_per_epoch));
+    let row = |of: SampleLoss| {
+        let SampleLoss { position, virtual_rank, loss, answers } = of;
+        record::SampleLoss {
+            sample: plan.sample_at(epoch, position).0,
+            position,
+            virtual_rank,
+            loss,
+            answers,
+        }
+    };
+    losses.found().into_iter().map(row).collect()
+}
+
 /// Prints them, as JSON or with the largest on a page.
 pub(crate) fn tell(losses: &StepLosses, plan: &Plan, steps_per_epoch: u64, json: bool) -> io::Result<()> {
     let step = losses.step();
-    let epoch = u32::try_from(step / steps_per_epoch.max(1)).unwrap_or(u32::MAX);
+    let epoch = epoch_of(losses, steps_per_epoch);
     let lines = lines(&losses.found(), plan, epoch);
     let mut out = io::stdout().lock();
     let written = match json {
