@@ -560,6 +560,20 @@ test('a click on a curve shows its step, and the steps beside it are links', asy
   );
 });
 
+test('a run shows the memory of each launch and its checkpoints', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const launches = page.getByRole('table', { name: 'Launches' });
+      await launches.waitFor();
+      const memory = (await launches.locator('tbody tr').evaluateAll((all) => all.map((row) => row.lastElementChild.textContent)));
+      assert.deepEqual(memory.map((text) => text.replace(/\s/, ' ')), ['3.5 GiB', '2.5 GiB', '–'], 'of the first launch it is not known');
+      const checkpoints = page.getByRole('table', { name: 'Checkpoints: the last 100 of 120' });
+      const first = await checkpoints.locator('tbody tr').first().evaluate((row) => [...row.children].map((cell) => cell.textContent.replace(/\s/, ' ')));
+      assert.deepEqual([first[0], ...first.slice(2)], ['12,000', '3.0 MiB', '1.0 MiB', '1 s']);
+    }),
+  );
+});
+
 test('a step lists the samples with the largest loss, each with a link, or the command that saves them', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/runs/vit-b16?step=8437', {}, async ({ page }) => {

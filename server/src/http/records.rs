@@ -12,7 +12,7 @@ use shardd_api::protocol::RunId;
 use shardd_api::schema;
 use shardd_store::origin::OriginError;
 use shardd_store::record::{
-    Course, Ending, Launch, Listed, Record, RecordError, RecordId, Records, StepExplained,
+    CheckpointWritten, Course, Ending, Launch, Listed, Record, RecordError, RecordId, Records, StepExplained,
 };
 use shardfmt::{Digest, PlanId, VersionId};
 use utoipa::{IntoParams, ToSchema};
@@ -24,6 +24,8 @@ use super::{Answer, PathPair, PathTriple, State, ValidQuery, json, look, within}
 
 /// The most records that are listed of a run.
 const MOST_RECORDS: usize = 50;
+/// The most checkpoints that are listed of a record.
+const MOST_CHECKPOINTS: usize = 100;
 /// The default number of points of a course, and the most.
 const POINTS: usize = 240;
 const MOST_POINTS: usize = 2000;
@@ -73,6 +75,8 @@ struct RecordInfo {
     weights: Option<Digest>,
     /// The processes that trained it, in order.
     launches: Vec<LaunchInfo>,
+    /// The checkpoints of which it is known when they were written; records of earlier versions have none.
+    checkpoints: CheckpointsInfo,
     /// The steps of which the losses of single samples are saved.
     losses: Vec<u64>,
     /// Its settings, as JSON texts by name.
@@ -92,6 +96,48 @@ struct LaunchInfo {
     until: u64,
     /// Where rank 0 computed.
     device: String,
+    /// The most memory of a rank's process that was resident at any time, of the rank with the most.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    memory_bytes: Option<u64>,
+}
+
+/// The checkpoints that a training wrote.
+#[derive(Serialize, ToSchema)]
+struct CheckpointsInfo {
+    /// How many.
+    count: usize,
+    /// The last of them, at most 100, in their order.
+    last: Vec<CheckpointInfo>,
+}
+
+/// A checkpoint that a training wrote. It may have been removed since.
+#[derive(Serialize, ToSchema)]
+struct CheckpointInfo {
+    /// Steps of the training before it.
+    step: u64,
+    /// When it was complete, in seconds since 1970.
+    at: u64,
+    /// Bytes of its objects, of all ranks.
+    bytes: u64,
+    /// Of these, bytes that were written: the checkpoint before had the others.
+    written_bytes: u64,
+    /// Seconds from its beginning until it was complete.
+    took_s: f64,
+}
+
+impl CheckpointsInfo {
+    fn of(writes: &[CheckpointWritten]) -> Self {
+        let last = &writes[writes.len().saturating_sub(MOST_CHECKPOINTS)..];
+        let info = |it: &CheckpointWritten| CheckpointInfo {
+            step: it.step,
+            at: it.at,
+            bytes: it.bytes,
+            written_bytes: it.written_bytes,
+            took_s: it.millis as f64 / 1000.0,
+        };
+        Self { count: writes.len(), last: last.iter().map(info).collect() }
+    }
 }
 
 impl RecordInfo {
@@ -104,8 +150,8 @@ impl RecordInfo {
             Ending::Failed { reason } => ("failed", Some(reason)),
         };
         let launch = |launch: Launch| {
-            let Launch { first_step, world, started, until, device, .. } = launch;
-            LaunchInfo { first_step, world, started, until, device }
+            let Launch { first_step, world, started, until, device, memory_bytes, .. } = launch;
+            LaunchInfo { first_step, world, started, until, device, memory_bytes }
         };
         Self {
             id,
@@ -124,6 +170,7 @@ impl RecordInfo {
             is_exact: record.is_exact,
             weights: record.weights,
             launches: record.launches.into_iter().map(launch).collect(),
+            checkpoints: CheckpointsInfo::of(&record.checkpoint_writes),
             losses,
             settings: record.settings,
         }

@@ -9,9 +9,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+use shardd_store::record::CheckpointWritten;
 use shardfmt::Digest;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -120,6 +121,10 @@ pub(crate) struct Snapshot<'a> {
 #[derive(Debug)]
 struct Published {
     id: CheckpointId,
+    /// When it was.
+    at: SystemTime,
+    /// The same by the clock that its beginning is known by.
+    ended: Instant,
     /// Whether those that are not kept are removed.
     is_tidy: bool,
 }
@@ -153,6 +158,8 @@ impl<T> Drop for Job<T> {
 #[derive(Debug)]
 struct UnderWay {
     manifest: Manifest,
+    /// When it was begun, after the one before was complete.
+    begun: Instant,
     plan: Arc<Plan>,
     upload: Option<Job<Written>>,
     /// By rank.
@@ -263,7 +270,7 @@ pub(crate) struct CheckpointManager {
     last: Option<CheckpointStep>,
     superseded: Vec<CheckpointId>,
     /// On rank 0, those that were published.
-    written: Vec<CheckpointId>,
+    written: Vec<CheckpointWritten>,
 }
 
 /// A checkpoint that was finished or begun.
@@ -444,7 +451,7 @@ impl CheckpointManager {
     }
 
     /// On rank 0, the checkpoints that this process is known to have published.
-    pub(crate) fn written(&self) -> &[CheckpointId] {
+    pub(crate) fn written(&self) -> &[CheckpointWritten] {
         &self.written
     }
 
@@ -496,6 +503,7 @@ impl CheckpointManager {
         self.plan = Some(Arc::clone(&plan));
         self.under_way = Some(UnderWay {
             manifest,
+            begun: asked + waited,
             plan,
             upload: Some(Job(Some(upload))),
             heard: vec![None; self.comm.world() as usize],
@@ -549,12 +557,20 @@ impl CheckpointManager {
             under_way.upload = None;
         }
         let published = under_way.publication.as_mut().and_then(|job| job.outcome(shelf, within));
+        let (begun, (put, there)) = (under_way.begun, under_way.bytes());
         if let Some(published) = published {
-            signal.published = Some(published.map(|Published { id, is_tidy }| {
+            signal.published = Some(published.map(|Published { id, at, ended, is_tidy }| {
                 // A checkpoint given up is not forgotten until it is removed; one trained again to the same
                 // bits has its name again.
                 self.superseded.retain(|other| !is_tidy && *other != id);
-                self.written.push(id);
+                self.written.push(CheckpointWritten {
+                    name: id.to_string(),
+                    step: id.step,
+                    at: at.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+                    bytes: put + there,
+                    written_bytes: put,
+                    millis: u64::try_from((ended - begun).as_millis()).unwrap_or(u64::MAX),
+                });
             }));
             under_way.publication = None;
         } else if let Some(reason) = under_way.refusal.take() {
@@ -630,12 +646,13 @@ impl CheckpointManager {
         let superseded = self.superseded.clone();
         let publication = checkpoints.shelf.handle().spawn(async move {
             let id = objects.publish(&manifest).await?;
+            let (at, ended) = (SystemTime::now(), Instant::now());
             // The checkpoint is there; the remains of others do no harm but to the space it takes.
             let tidied = objects.tidy(id, keep, back_to, &superseded).await;
             if let Err(error) = &tidied {
                 warn!(%error, "old checkpoints could not be removed");
             }
-            Ok(Published { id, is_tidy: tidied.is_ok() })
+            Ok(Published { id, at, ended, is_tidy: tidied.is_ok() })
         });
         under_way.publication = Some(Job(Some(publication)));
     }

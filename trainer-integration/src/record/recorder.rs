@@ -4,14 +4,15 @@
 
 use std::sync::Arc;
 
-use shardd_store::record::{Digest128, ShareRow, StepRow};
+use shardd_store::record::{CheckpointWritten, Digest128, ShareRow, StepRow};
 use shardfmt::Digest;
 use tokio::sync::oneshot;
 
 use super::check::Check;
+use super::machine::Resident;
 use super::writer::{Beginning, Writer};
 use super::{Purpose, Recording, weights_digest};
-use crate::checkpoint::{CheckpointError, CheckpointId, Settings};
+use crate::checkpoint::{CheckpointError, Settings};
 use crate::collective::{Among, Collective, CollectiveError, Incoming, Message, Outgoing, Place};
 use crate::engine::{Engine, StepLoss, StepPlan};
 use crate::error::TrainError;
@@ -19,6 +20,9 @@ use crate::reduce::{Comm, Pending, VirtualRanks};
 
 /// Bytes that a rank tells of a virtual rank: three numbers, whether there are digests, and these.
 const SHARE_BYTES: usize = 3 * 8 + 1 + 2 * 16;
+
+/// Bytes that a rank tells of itself, after those of its virtual ranks: the memory of its process.
+const MEMORY_BYTES: usize = 8;
 
 /// Notes the outcome of a training's steps, as one rank of it.
 pub(crate) struct Recorder {
@@ -29,6 +33,9 @@ pub(crate) struct Recorder {
     until: Option<u64>,
     /// The last step, until all ranks have reported it.
     told: Option<(StepRow, Pending<Vec<Message>>)>,
+    resident: Resident,
+    /// On rank 0, the most memory that a rank's process has had, as far as it was heard; 0 if it is not known.
+    memory_bytes: u64,
     sink: Sink,
 }
 
@@ -80,7 +87,16 @@ impl Recorder {
             }
         };
         let every = recording.every.max(1);
-        Ok(Recorder { comm: Arc::clone(comm), ranks, every, until, told: None, sink })
+        Ok(Recorder {
+            comm: Arc::clone(comm),
+            ranks,
+            every,
+            until,
+            told: None,
+            resident: Resident::default(),
+            memory_bytes: 0,
+            sink,
+        })
     }
 
     /// Whether step `number` has digests.
@@ -124,7 +140,7 @@ impl Recorder {
             shares: Vec::new(),
         };
         let inputs = inputs.iter().copied().map(Some).chain(std::iter::repeat(None));
-        let mut bytes = Vec::with_capacity(engine.shares().len() * SHARE_BYTES);
+        let mut bytes = Vec::with_capacity(engine.shares().len() * SHARE_BYTES + MEMORY_BYTES);
         for (share, input) in engine.shares().iter().zip(inputs) {
             let [loss, correct, samples] = share.scalars;
             for number in [samples as u64, loss.to_bits(), correct as u64] {
@@ -137,12 +153,13 @@ impl Recorder {
             bytes.extend(input);
             bytes.extend(gradient);
         }
+        bytes.extend(self.resident.most().to_le_bytes());
         self.told = Some((row, self.comm.submit(move |collective| gather(collective, &bytes))));
         Ok(())
     }
 
     /// Checkpoints that are in the store.
-    pub(crate) fn note_checkpoints(&mut self, written: &[CheckpointId]) {
+    pub(crate) fn note_checkpoints(&mut self, written: &[CheckpointWritten]) {
         if let Sink::Writer(writer) = &mut self.sink {
             writer.note_checkpoints(written);
         }
@@ -222,33 +239,42 @@ impl Recorder {
         }
         for (rank, message) in told.iter().enumerate() {
             let rank = rank as u32;
-            let (bytes, expected) = (message.bytes(), self.ranks.of(rank).len() * SHARE_BYTES);
-            if bytes.len() != expected {
-                let what = format!("{} bytes about its virtual ranks instead of {expected}", bytes.len());
+            let (bytes, shares) = (message.bytes(), self.ranks.of(rank).len() * SHARE_BYTES);
+            let Some((shares, memory)) =
+                bytes.split_at_checked(shares).filter(|(_, rest)| rest.len() == MEMORY_BYTES)
+            else {
+                let (found, expected) = (bytes.len(), shares + MEMORY_BYTES);
+                let what = format!("{found} bytes about its virtual ranks instead of {expected}");
                 return Err(CollectiveError::Malformed { rank, what });
-            }
-            row.shares.extend(bytes.chunks_exact(SHARE_BYTES).map(share));
+            };
+            row.shares.extend(shares.chunks_exact(SHARE_BYTES).map(share));
+            self.memory_bytes = self.memory_bytes.max(number(memory, 0));
+        }
+        if let Sink::Writer(writer) = &mut self.sink {
+            writer.note_memory(self.memory_bytes);
         }
         Ok(Some(row))
     }
 }
 
+/// The number at a place of numbers.
+fn number(bytes: &[u8], place: usize) -> u64 {
+    let mut number = [0; 8];
+    number.copy_from_slice(&bytes[place * 8..][..8]);
+    u64::from_le_bytes(number)
+}
+
 /// The report on a virtual rank.
 fn share(bytes: &[u8]) -> ShareRow {
-    let number = |place: usize| {
-        let mut number = [0; 8];
-        number.copy_from_slice(&bytes[place * 8..][..8]);
-        u64::from_le_bytes(number)
-    };
     let digest = |place: usize| {
         let mut digest = [0; 16];
         digest.copy_from_slice(&bytes[25 + place * 16..][..16]);
         (bytes[24] == 1).then_some(Digest128(digest))
     };
     ShareRow {
-        samples: number(0),
-        loss: f64::from_bits(number(1)),
-        correct: number(2),
+        samples: number(bytes, 0),
+        loss: f64::from_bits(number(bytes, 1)),
+        correct: number(bytes, 2),
         input: digest(0),
         gradient: digest(1),
     }

@@ -202,6 +202,10 @@ fn the_same_steps_on_any_number_of_ranks_and_the_weights_of_a_training_without()
         assert_eq!(id, record.id());
         assert_eq!((record.weights, &record.ending), (Some(outcome.digest), &Ending::Trained));
         assert_eq!((record.steps.end, record.virtual_ranks, record.launches[0].world), (33, V, world));
+        if cfg!(target_os = "linux") {
+            let memory = record.launches[0].memory_bytes;
+            assert!(memory.is_some_and(|bytes| bytes > 1 << 20), "{memory:?}");
+        }
         let steps = lab.steps(&record);
         for row in &steps {
             assert_eq!(row.shares.len(), V as usize);
@@ -252,6 +256,16 @@ fn a_training_in_parts_has_the_steps_of_one_that_nothing_happened_to() {
     assert!(worlds.len() >= 3 && worlds.last() == Some(&1), "{worlds:?}");
     let steps: Vec<&str> = record.checkpoints.iter().filter_map(|name| name.split('-').next()).collect();
     assert!(steps.is_sorted() && steps.last() == Some(&"000000000033"), "{steps:?}");
+    // It has when and how the checkpoints were written, also those of earlier launches.
+    let writes = &record.checkpoint_writes;
+    let last_launch = record.launches.last().unwrap();
+    assert!(writes.first().is_some_and(|first| first.step <= last_launch.first_step), "{writes:?}");
+    assert!(writes.is_sorted_by_key(|it| it.step) && writes.last().unwrap().step == 33, "{writes:?}");
+    for write in writes {
+        assert!(record.checkpoints.contains(&write.name), "{write:?}");
+        assert!(write.bytes >= write.written_bytes && write.bytes > 0, "{write:?}");
+        assert!(write.at >= record.launches[0].started && write.at <= last_launch.until, "{write:?}");
+    }
     // Where nothing is left to do, the record stays unchanged.
     trained(lab.train("parts", 2, &lab.about(), Fate { checkpoints, ..Fate::default() }));
     assert_eq!(lab.record("parts").0, id);

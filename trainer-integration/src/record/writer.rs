@@ -7,8 +7,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use shardd_store::record::{
-    Ending, FORMAT, Launch, Record, RecordError, RecordId, Records, STEPS_PER_PART, StepRow, StepsTable,
-    encode_part,
+    CheckpointWritten, Ending, FORMAT, Launch, Record, RecordError, RecordId, Records, STEPS_PER_PART,
+    StepRow, StepsTable, encode_part,
 };
 use shardfmt::Digest;
 use tokio::sync::oneshot;
@@ -49,6 +49,8 @@ pub(super) struct Writer {
     /// The record to remove when the next one is there: it has fewer steps.
     superseded: Vec<(RecordId, Record)>,
     under_way: Option<UnderWay>,
+    /// Checkpoints that were noted of those that this process has written.
+    noted: usize,
     /// Everything is in a record that was finished before.
     is_told: bool,
 }
@@ -92,6 +94,7 @@ impl Writer {
             program: machine::program(),
             device: device.to_owned(),
             processor: machine::processor(),
+            memory_bytes: None,
         };
         let record = Record {
             format: FORMAT,
@@ -111,6 +114,7 @@ impl Writer {
             first_weights: weights,
             weights: None,
             checkpoints: checkpoint.iter().map(ToString::to_string).collect(),
+            checkpoint_writes: Vec::new(),
             launches: vec![launch],
             ending: Ending::Underway,
         };
@@ -123,6 +127,7 @@ impl Writer {
             unsent: Vec::new(),
             superseded: Vec::new(),
             under_way: None,
+            noted: 0,
             is_told: false,
         };
         let handle = writer.shelf.handle().clone();
@@ -204,11 +209,14 @@ impl Writer {
             so_far.steps.parts.iter().copied().take(whole.saturating_sub(first) as usize).collect();
         ours.steps.end = open.first().map_or(step, |row| row.step);
         let is_kept =
-            |name: &&String| name.parse::<CheckpointId>().is_ok_and(|checkpoint| checkpoint.step <= step);
-        let mut checkpoints: Vec<String> = so_far.checkpoints.iter().filter(is_kept).cloned().collect();
+            |name: &str| name.parse::<CheckpointId>().is_ok_and(|checkpoint| checkpoint.step <= step);
+        let mut checkpoints: Vec<String> =
+            so_far.checkpoints.iter().filter(|name| is_kept(name)).cloned().collect();
         ours.checkpoints.retain(|name| !checkpoints.contains(name));
         checkpoints.append(&mut ours.checkpoints);
         ours.checkpoints = checkpoints;
+        ours.checkpoint_writes =
+            so_far.checkpoint_writes.iter().filter(|it| is_kept(&it.name)).cloned().collect();
         let before = so_far.launches.iter().filter(|launch| launch.first_step < step).cloned();
         ours.launches = before.chain(ours.launches.drain(..)).collect();
         self.open = open;
@@ -233,11 +241,25 @@ impl Writer {
         }
     }
 
-    pub(super) fn note_checkpoints(&mut self, written: &[CheckpointId]) {
-        let known = &mut self.record.checkpoints;
-        let new = written.iter().map(ToString::to_string).filter(|name| !known.contains(name));
-        let new: Vec<String> = new.collect();
-        known.extend(new);
+    /// Checkpoints that this process has written: a list that only grows.
+    pub(super) fn note_checkpoints(&mut self, written: &[CheckpointWritten]) {
+        let Record { checkpoints, checkpoint_writes, .. } = &mut self.record;
+        for one in written.iter().skip(self.noted) {
+            if !checkpoints.contains(&one.name) {
+                checkpoints.push(one.name.clone());
+            }
+            // After going back, one is written again to the same bits: that was the last time.
+            checkpoint_writes.retain(|other| other.name != one.name);
+            checkpoint_writes.push(one.clone());
+        }
+        self.noted = written.len();
+    }
+
+    /// The most memory that a rank's process of this launch has had, in bytes; 0 if it is not known.
+    pub(super) fn note_memory(&mut self, bytes: u64) {
+        if let Some(launch) = self.record.launches.last_mut() {
+            launch.memory_bytes = (bytes > 0).then_some(bytes);
+        }
     }
 
     /// Has it written as it is; the returned receiver ends with that.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use serde_json::json;
 use shardd_api::protocol::RunId;
@@ -9,10 +10,11 @@ use shardd_store::catalog::StorePlace;
 use shardd_store::connect::Connect;
 use shardd_store::origin::Origin;
 use shardd_store::record::{Listed, Record, RecordError, RecordId, Records, StepRow, compare};
+use shardfmt::ByteSize;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::failure::Failure;
-use crate::human::{count, date};
+use crate::human::{count, date, duration};
 use crate::output;
 use crate::table::{Table, facts};
 
@@ -176,20 +178,35 @@ fn page(id: RecordId, record: &Record) -> String {
         ("checkpoints", count(record.checkpoints.len() as u64)),
         ("arguments", record.arguments.join(" ")),
     ]);
-    let mut launches =
-        Table::new(&["from step", "ranks", "began (UTC)", "until (UTC)", "version", "device", "processor"]);
+    let headings =
+        ["from step", "ranks", "began (UTC)", "until (UTC)", "most memory", "version", "device", "processor"];
+    let mut launches = Table::new(&headings);
     for launch in &record.launches {
         launches.row([
             count(launch.first_step),
             launch.world.to_string(),
             date(launch.started),
             date(launch.until),
+            launch.memory_bytes.map_or_else(|| "-".to_owned(), |bytes| ByteSize(bytes).to_string()),
             launch.version.clone(),
             launch.device.clone(),
             launch.processor.clone(),
         ]);
     }
     page.push_str(&format!("\n{}", launches.render()));
+    if !record.checkpoint_writes.is_empty() {
+        let mut table = Table::new(&["checkpoint", "complete (UTC)", "size", "written", "took"]);
+        for write in &record.checkpoint_writes {
+            table.row([
+                count(write.step),
+                date(write.at),
+                ByteSize(write.bytes).to_string(),
+                ByteSize(write.written_bytes).to_string(),
+                duration(Duration::from_millis(write.millis)),
+            ]);
+        }
+        page.push_str(&format!("\n{}", table.render()));
+    }
     let mut settings = Table::new(&["setting", "value"]);
     for (name, value) in &record.settings {
         settings.row([name.clone(), value.clone()]);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use shardd_store::origin::Origin;
 use shardd_store::record::{
-    Data, Digest128, Ending, FORMAT, Launch, Record, RecordId, Records, ShareRow, StepRow, StepsTable,
-    encode_part,
+    CheckpointWritten, Data, Digest128, Ending, FORMAT, Launch, Record, RecordId, Records, ShareRow, StepRow,
+    StepsTable, encode_part,
 };
 use shardfmt::{Digest, PlanId, VersionId};
 
@@ -59,6 +59,7 @@ pub(crate) fn put_changed(desk: &Desk, run: &str, falls: u64, change: impl FnOnc
         program: None,
         device: "cpu".to_owned(),
         processor: "x86_64".to_owned(),
+        memory_bytes: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
@@ -78,6 +79,7 @@ pub(crate) fn put_changed(desk: &Desk, run: &str, falls: u64, change: impl FnOnc
             first_weights: Digest::of(b"first"),
             weights: Some(Digest::of(&[falls as u8])),
             checkpoints: Vec::new(),
+            checkpoint_writes: Vec::new(),
             launches: vec![launch],
             ending: Ending::Trained,
         };
@@ -136,6 +138,31 @@ fn records_are_listed_shown_and_compared() {
     assert!(desk.refused(2, &["runs", "diff", "a", "b"]).contains("give more of the id"));
     assert!(desk.refused(1, &["runs", "show", "none"]).contains(&a.short()));
     assert!(desk.refused(2, &["runs", "diff", "a", "none"]).contains("no record none"));
+}
+
+#[test]
+fn a_record_shows_the_memory_of_its_launches_and_its_checkpoints() {
+    let desk = Desk::with_digits();
+    put(&desk, "before", 6);
+    let name = format!("{:012}-{}", 9, Digest::of(b"checkpoint"));
+    put_changed(&desk, "after", 6, |record| {
+        record.launches[0].memory_bytes = Some(3 << 30);
+        record.checkpoints = vec![name.clone()];
+        let at = 1_790_000_030;
+        let (step, bytes, written_bytes, millis) = (9, 5 << 20, 2 << 20, 1_500);
+        let name = name.clone();
+        record.checkpoint_writes = vec![CheckpointWritten { name, step, at, bytes, written_bytes, millis }];
+    });
+    let shown = desk.done(&["runs", "show", "after"]);
+    for said in
+        ["most memory", "3.0 GiB", "complete (UTC)", "2026-09-21 14:13:50", "5.0 MiB", "2.0 MiB", "1.5"]
+    {
+        assert!(shown.contains(said), "{said} is missing: {shown}");
+    }
+    let json = &desk.json(&["runs", "show", "after"])[0]["record"];
+    assert_eq!(json["launches"][0]["memory_bytes"], 3_u64 << 30);
+    assert!(!desk.done(&["runs", "show", "before"]).contains("complete (UTC)"));
+    assert!(desk.done(&["runs", "diff", "before", "after"]).contains("are the same to the last bit"));
 }
 
 #[test]

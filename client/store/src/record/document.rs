@@ -12,8 +12,8 @@ use shardfmt::{Digest, PlanId, VersionId};
 
 use super::{RecordError, STEPS_PER_PART};
 
-/// The format that is written, and the newest that is read.
-pub const FORMAT: u32 = 1;
+/// The format that is written, and the newest that is read. Format 1 has neither the memory of launches nor the writes of checkpoints.
+pub const FORMAT: u32 = 2;
 
 /// Names a record: the digest of its document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -125,6 +125,27 @@ pub struct Launch {
     pub device: String,
     /// Rank 0's processor.
     pub processor: String,
+    /// The most memory of a rank's process that was resident at any time, in bytes: of the rank with the most, if their system tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+}
+
+/// A checkpoint that the training wrote. One that was there already, as the same training had written it before, is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointWritten {
+    /// Its name, which is among those of [`Record::checkpoints`].
+    pub name: String,
+    /// Steps of the training before it.
+    pub step: u64,
+    /// When it was complete, in seconds since 1970 by rank 0's clock.
+    pub at: u64,
+    /// Bytes of its objects, of all ranks.
+    pub bytes: u64,
+    /// Of these, bytes that were written: the checkpoint before had the others.
+    pub written_bytes: u64,
+    /// Milliseconds from its beginning until it was complete. Training continues meanwhile.
+    pub millis: u64,
 }
 
 /// How a training ended.
@@ -159,7 +180,7 @@ impl fmt::Display for Ending {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
-    /// 1.
+    /// 1 or 2.
     pub format: u32,
     /// The run.
     pub run: RunId,
@@ -182,6 +203,9 @@ pub struct Record {
     pub weights: Option<Digest>,
     /// Checkpoints that were written.
     pub checkpoints: Vec<String>,
+    /// When and how these were written, in order, as far as it is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub checkpoint_writes: Vec<CheckpointWritten>,
     /// The processes that trained it, in order.
     pub launches: Vec<Launch>,
     /// How it ended.

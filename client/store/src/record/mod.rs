@@ -34,7 +34,7 @@ pub use compare::{
     Comparison, Differing, SettingDifference, StepDifference, first_difference, setting_differences,
 };
 pub use course::{Course, CoursePoint, ShareExplained, StepExplained};
-pub use document::{Data, Ending, FORMAT, Launch, Record, RecordId, StepsTable};
+pub use document::{CheckpointWritten, Data, Ending, FORMAT, Launch, Record, RecordId, StepsTable};
 pub use losses::{SampleLoss, decode_losses, encode_losses, largest_first};
 pub use shelf::{Listed, Records, compare};
 pub use steps::{Digest128, STEPS_PER_PART, ShareRow, StepRow, decode_part, encode_part};

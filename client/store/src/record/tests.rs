@@ -77,6 +77,7 @@ fn record(rows: &[StepRow], parts: Vec<Digest>) -> Record {
         first_weights: Digest::of(b"first"),
         weights: Some(Digest::of(b"last")),
         checkpoints: Vec::new(),
+        checkpoint_writes: Vec::new(),
         launches: Vec::new(),
         ending: Ending::Trained,
     }
@@ -222,8 +223,8 @@ fn documents_that_cannot_be_are_refused_and_later_formats_told_apart() {
     for record in impossible {
         assert!(matches!(read(&record), Err(RecordError::Damaged { .. })), "{:?}", record.steps);
     }
-    let later = Record { format: 2, ..good };
-    assert!(matches!(read(&later), Err(RecordError::TooNew { found: 2, known: 1, .. })));
+    let later = Record { format: 3, ..good };
+    assert!(matches!(read(&later), Err(RecordError::TooNew { found: 3, known: 2, .. })));
 }
 
 /// Steps with all digests, whose weights say who trained them.
@@ -352,4 +353,61 @@ async fn saved_losses_go_with_their_record_and_count_as_its_bytes() {
     let kept = records.kept(Some(run)).await.unwrap().remove(run).unwrap();
     records.remove_run(kept, false).await.unwrap();
     assert!(records.objects_in("runs").await.unwrap().is_empty());
+}
+
+/// A record as the format before wrote it, without memory and writes of checkpoints.
+const OF_FORMAT_1: &str = concat!(
+    r#"{"format":1,"run":"digits-7","data":{"dataset":"digits","version":"VERSION","plan":"PLAN","q":"0.1","seed":7,"samples":1437},"#,
+    r#""virtual_ranks":2,"arguments":["--epochs","4"],"settings":{"learning rate":"0.1"},"is_exact":true,"#,
+    r#""steps":{"first":0,"end":0,"of":9,"digests_every":1,"parts":[]},"first_weights":"VERSION","weights":null,"#,
+    r#""checkpoints":["000000000003-PLAN"],"launches":[{"first_step":0,"world":2,"started":1,"until":2,"version":"0.1.0","#,
+    r#""program":null,"device":"cpu","processor":"x86_64"}],"ending":{"how":"stopped"}}"#,
+    "\n"
+);
+
+#[test]
+fn a_record_of_the_format_before_is_read_as_ever_and_keeps_its_name() {
+    let text = OF_FORMAT_1.replace("VERSION", &Digest::of(b"v").to_string());
+    let text = text.replace("PLAN", &Digest::of(b"p").to_string());
+    let id = RecordId(Digest::of(text.as_bytes()));
+    let record = Record::from_bytes(id, text.as_bytes()).unwrap();
+    assert_eq!((record.format, record.launches[0].memory_bytes), (1, None));
+    assert!(record.checkpoint_writes.is_empty() && record.checkpoints.len() == 1);
+    assert_eq!((record.id(), String::from_utf8(record.to_bytes()).unwrap()), (id, text));
+}
+
+#[test]
+fn memory_and_checkpoints_are_no_difference_of_trainings() {
+    let rows = trained(0..3, u64::MAX);
+    let launch = |memory_bytes| Launch {
+        first_step: 0,
+        world: 2,
+        started: 1,
+        until: 2,
+        version: "0.1.0".to_owned(),
+        program: None,
+        device: "cpu".to_owned(),
+        processor: "x86_64".to_owned(),
+        memory_bytes,
+    };
+    let name = format!("{:012}-{}", 3, Digest::of(b"c"));
+    let write = |millis| CheckpointWritten {
+        name: name.clone(),
+        step: 3,
+        at: 5,
+        bytes: 10,
+        written_bytes: 10,
+        millis,
+    };
+    let of = |memory, millis| Record {
+        launches: vec![launch(memory)],
+        checkpoint_writes: vec![write(millis)],
+        ..record(&rows, vec![encoded(&rows)])
+    };
+    let (one, other) = (of(Some(1 << 30), 7), of(None, 900));
+    assert_eq!(setting_differences(&one, &other), []);
+    let compared = Comparison::of_documents(&one, &other, None);
+    assert!(compared.is_same() && compared.settings.is_empty(), "{compared:?}");
+    let back = Record::from_bytes(one.id(), &one.to_bytes()).unwrap();
+    assert_eq!(back, one);
 }

@@ -13,7 +13,7 @@ use super::reads::Training;
 pub struct Amount {
     /// The kind of media.
     pub modality: Modality,
-    /// What is counted.
+    /// The unit that is counted.
     pub unit: Unit,
     /// How many.
     pub amount: u64,
@@ -83,7 +83,7 @@ impl Version {
         Ok(version)
     }
 
-    /// Counts the media anew, with the tokens of text and the only kind of media that a person declares.
+    /// Counts the media again, with the tokens of text and the only kind of media that a person declares.
     pub fn declare(&mut self, tokens: Option<u64>, modality: Option<Modality>) {
         let declared = tokens.map(|amount| Amount { modality: Modality::Text, unit: Unit::Tokens, amount });
         let seen = self.columns.iter().filter_map(|column| {

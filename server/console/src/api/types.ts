@@ -141,7 +141,9 @@ export interface RecordInfo {
   written: Seconds;
   is_exact: boolean;
   weights?: string;
-  launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string }[];
+  launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string; memory_bytes?: number }[];
+  /** The last of those that were written. */
+  checkpoints: { count: number; last: { step: number; at: Seconds; bytes: number; written_bytes: number; took_s: number }[] };
   /** The steps of which the losses of single samples are saved. */
   losses: number[];
 }

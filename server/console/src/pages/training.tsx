@@ -3,7 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { type Loaded, useAnswer, useAnswers, useKept } from '../api/poll';
 import type { Course, Found, RecordInfo, RunInfo, StepExplained, StepLosses } from '../api/types';
-import { clock, count, isNumber, NONE, percent, plural, short } from '../format';
+import { bytes, clock, count, duration, isNumber, NONE, percent, plural, short } from '../format';
 import { datasetHref, part, runHref, sampleHref, whole } from '../route';
 import { overlay, pointAt } from '../steps';
 import { cut, shell, visible } from '../text';
@@ -112,6 +112,7 @@ function Recorded({ record }: { record: RecordInfo }) {
         <Fact name="Last report"><Time at={record.written} /></Fact>
         <Fact name="Restarts">{count(Math.max(0, record.launches.length - 1))}</Fact>
         {last && <Fact name="Ranks">{count(last.world)}, <Name text={last.device} most={40} /></Fact>}
+        {last?.memory_bytes !== undefined && <Fact name="Most memory of a rank">{bytes(last.memory_bytes)}</Fact>}
         {record.weights !== undefined && <Fact name="Weights"><Digest text={record.weights} /></Fact>}
       </dl>
       {record.reason !== undefined && <p class="is-critical">{cut(visible(record.reason), 400)}</p>}
@@ -127,10 +128,31 @@ function Recorded({ record }: { record: RecordInfo }) {
             { title: 'Began', cell: (launch) => <Time at={launch.started} /> },
             { title: 'Last report', from: 'medium', cell: (launch) => <Time at={launch.until} /> },
             { title: 'Device', cell: (launch) => <Name text={launch.device} most={40} /> },
+            { title: 'Most memory', isNumber: true, cell: (launch) => bytes(launch.memory_bytes) },
           ]}
         />
       )}
+      {record.checkpoints.count > 0 && <Checkpoints checkpoints={record.checkpoints} />}
     </>
+  );
+}
+
+/** The checkpoints that the training wrote, the newest first. */
+function Checkpoints({ checkpoints: { count: all, last } }: { checkpoints: RecordInfo['checkpoints'] }) {
+  return (
+    <Table
+      caption={`Checkpoints${all > last.length ? `: the last ${count(last.length)} of ${count(all)}` : ''}`}
+      rows={[...last].reverse()}
+      id={(one, at) => `${at} ${one.step}`}
+      most={6}
+      columns={[
+        { title: 'After step', isName: true, cell: (one) => count(one.step) },
+        { title: 'Complete', cell: (one) => <Time at={one.at} /> },
+        { title: 'Size', isNumber: true, cell: (one) => bytes(one.bytes) },
+        { title: 'Written', isNumber: true, from: 'medium', cell: (one) => bytes(one.written_bytes) },
+        { title: 'Took', isNumber: true, cell: (one) => duration(one.took_s) },
+      ]}
+    />
   );
 }
 

@@ -1,7 +1,8 @@
 //! Records of trainings in the store: lists, courses, and the place of a step in the data.
 
 use shardd_store::record::{
-    Data, Ending, FORMAT, Launch, Record, Records, SampleLoss, ShareRow, StepRow, StepsTable, encode_part,
+    CheckpointWritten, Data, Ending, FORMAT, Launch, Record, Records, SampleLoss, ShareRow, StepRow,
+    StepsTable, encode_part,
 };
 use shardfmt::{Digest, PlanId};
 
@@ -33,12 +34,19 @@ fn row(step: u64) -> StepRow {
     }
 }
 
+/// A checkpoint of every tenth step.
+fn checkpoint(number: u64) -> CheckpointWritten {
+    let name = format!("{:012}-{}", 10 * number, Digest::of(&number.to_le_bytes()));
+    let step = 10 * number;
+    CheckpointWritten { name, step, at: 1000 + number, bytes: 2048, written_bytes: 1024, millis: 250 }
+}
+
 /// A training of eight virtual ranks, on two ranks, and from step 320 on three.
 fn recorded(server: &Server, dataset: Option<&str>) -> String {
     recorded_of(server, dataset, VersionId(Digest::of(b"v")), 2048)
 }
 
-/// The same, over this version of so many samples.
+/// The same, over this version with this number of samples.
 fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, samples: u64) -> String {
     let origin =
         Origin::open(&server.directory.path().join("store").display().to_string()).expect("the store");
@@ -56,6 +64,7 @@ fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, sampl
         program: None,
         device: "cpu".to_owned(),
         processor: "a processor".to_owned(),
+        memory_bytes: (world == 3).then_some(5 << 30),
     };
     let data = format!("\"plan x, 2048 samples in steps of {BATCH}, last batch Short\"");
     let settings = [("data", data), ("steps per epoch", PER_EPOCH.to_string())];
@@ -84,6 +93,7 @@ fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, sampl
         first_weights: Digest::of(b"w"),
         weights: None,
         checkpoints: Vec::new(),
+        checkpoint_writes: (1..=150).map(checkpoint).collect(),
         launches: vec![launch(0, 2), launch(320, 3)],
         ending: Ending::Stopped,
     };
@@ -224,4 +234,21 @@ fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_comman
     assert_eq!(server.refused(&format!("{}?limit=0", path(SPIKE))).0, 400);
     assert_eq!(server.refused(&path(STEPS)).0, 404);
     assert_eq!(server.refused(&format!("runs/r2/records/{id}/steps/{SPIKE}/losses")).0, 404);
+}
+
+#[test]
+fn a_record_has_the_memory_of_its_launches_and_its_last_checkpoints() {
+    let server = Server::start();
+    recorded(&server, Some("d"));
+    let listed = server.document("runs/r1/records");
+    let launches = listed[0]["launches"].as_array().expect("launches");
+    let memory: Vec<Option<&Value>> = launches.iter().map(|launch| launch.get("memory_bytes")).collect();
+    assert_eq!(memory, [None, Some(&json!(5_u64 << 30))], "of the first it is not known");
+    let checkpoints = &listed[0]["checkpoints"];
+    assert_eq!(
+        (&checkpoints["count"], checkpoints["last"].as_array().map(Vec::len)),
+        (&json!(150), Some(100))
+    );
+    let last = json!({ "step": 1500, "at": 1150, "bytes": 2048, "written_bytes": 1024, "took_s": 0.25 });
+    assert_eq!((&checkpoints["last"][99], &checkpoints["last"][0]["step"]), (&last, &json!(510)));
 }
