@@ -10,7 +10,7 @@ const root = fileURLToPath(new URL('.', import.meta.url));
 const dist = join(root, 'dist');
 /** The most bytes of what a page loads first, and of its charts: as they are, and compressed. */
 const LIMITS = [
-  { of: ['console.js', 'console.css'], plain: 172 * 1024, gzip: 57 * 1024 },
+  { of: ['console.js', 'console.css'], plain: 184 * 1024, gzip: 60 * 1024 },
   { of: ['charts.js'], plain: 56 * 1024, gzip: 24 * 1024 },
 ];
 /** Packages whose code is in the bundle. */
