@@ -9,7 +9,9 @@ use arrow::datatypes::SchemaRef;
 use shardd_api::node::NodeRecord;
 use shardd_api::protocol::{RunId, RunView};
 use shardd_api::timeline::Timeline;
-use shardd_client::loader::{Changed, Failed, LoadError, Loader, OrderId, Transformed, Transforms};
+use shardd_client::loader::{
+    Changed, Failed, LoadError, Loader, OrderId, TrainerNotes, Transformed, Transforms,
+};
 use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::http::{Credentials, HttpClient};
 use shardd_transforms::OnError;
@@ -73,8 +75,8 @@ impl StepSource for Loader {
         Duration::from_secs_f64(self.stats().waited_s)
     }
 
-    fn rank_waits(&self) -> Option<RankWaits> {
-        Some(Loader::rank_waits(self))
+    fn notes(&self) -> Option<TrainerNotes> {
+        Some(Loader::notes(self))
     }
 
     fn replaced(&self) -> u64 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde::Serialize;
-use shardd_client::loader::{Delivered, RankWaits};
+use shardd_client::loader::{Delivered, TrainerNotes};
 
 /// Why no further step could be read; what failed is the source's own error.
 pub type SourceError = Box<dyn Error + Send + Sync>;
@@ -77,8 +77,8 @@ pub trait StepSource: Send {
     /// How long [`StepSource::next_step`] made the trainer wait.
     fn waited(&self) -> Duration;
 
-    /// Where the trainer notes how long it waited for other ranks; none where it is of no use to anyone.
-    fn rank_waits(&self) -> Option<RankWaits> {
+    /// Where the trainer notes how its steps go; none where it is of no use to anyone.
+    fn notes(&self) -> Option<TrainerNotes> {
         None
     }
 

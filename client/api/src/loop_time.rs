@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The parts of a loader that a training loop may wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -39,7 +39,7 @@ impl Stage {
 }
 
 /// The time of a rank's loop since its loader began, in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LoopTime {
@@ -55,12 +55,20 @@ pub struct LoopTime {
     pub ranks_ms: u64,
     /// In which it waited, by the stage that was the bottleneck then.
     pub waits: Waits,
+    /// The loss of the last step, as far as the trainer notes it; null if it is no number, and absent without one.
+    #[serde(default, deserialize_with = "null_is_nan", skip_serializing_if = "Option::is_none")]
+    pub loss: Option<f64>,
 }
 
 /// A trainer that does not note its waits leaves them out, as earlier releases do.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde hands a reference")]
 fn is_zero(ms: &u64) -> bool {
     *ms == 0
+}
+
+/// JSON has no number that is none.
+fn null_is_nan<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
+    Ok(Some(Option::deserialize(value)?.unwrap_or(f64::NAN)))
 }
 
 /// Time that a loop waited for data, in milliseconds, by the stage that it waited for.
@@ -158,6 +166,18 @@ impl RecentTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_loss_that_is_no_number_comes_through_json() {
+        let sent = |loss| {
+            let time = LoopTime { loss, ..LoopTime::default() };
+            let json = serde_json::to_string(&time).expect("plain data");
+            (json.contains("loss"), serde_json::from_str::<LoopTime>(&json).expect("the same").loss)
+        };
+        assert_eq!(sent(None), (false, None));
+        assert_eq!(sent(Some(0.25)), (true, Some(0.25)));
+        assert!(sent(Some(f64::INFINITY)).1.is_some_and(f64::is_nan));
+    }
 
     #[test]
     fn each_stage_has_its_own_time() {

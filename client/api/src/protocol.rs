@@ -234,7 +234,7 @@ pub struct RunView {
 }
 
 /// Asks a node where grains are; also the report of how far the rank has come, and the renewal of its hold.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct LocateRequest {

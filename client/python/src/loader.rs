@@ -14,7 +14,7 @@ use pyo3::types::PyDict;
 use shardd_api::protocol::RunId;
 use shardd_client::fork::Own;
 use shardd_client::loader::{
-    self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next, RankWaits,
+    self, BatchSize, CacheChoice, Follow, LastBatch, LoaderConfig, LoaderSource, Next, TrainerNotes,
 };
 use shardfmt::row::Memory;
 use shardfmt::{ByteSize, PlanId};
@@ -39,7 +39,7 @@ pub(crate) struct Loader {
     memory: Own<Option<TorchMemory>>,
     /// Time in Python code that makes batches, since the last step.
     batch_code_micros: AtomicU64,
-    rank_waits: RankWaits,
+    notes: TrainerNotes,
     seed: u64,
     virtual_ranks: u32,
     samples: u64,
@@ -152,7 +152,7 @@ impl Loader {
             samples: opened.steps().sample_count,
             steps_per_epoch: opened.steps().per_epoch(),
             batch_code_micros: AtomicU64::new(0),
-            rank_waits: opened.rank_waits(),
+            notes: opened.notes(),
             inner: Own::new(Mutex::new(Some(opened))),
             memory: Own::new(memory),
         })
@@ -166,7 +166,12 @@ impl Loader {
 
     /// Says that some seconds went into waiting for other ranks: they do not count as the loop's own work.
     fn note_rank_waits(&self, seconds: f64) {
-        self.rank_waits.add(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+        self.notes.waited_for_ranks(Duration::try_from_secs_f64(seconds).unwrap_or_default());
+    }
+
+    /// Says what the loss of the last step was.
+    fn note_loss(&self, loss: f64) {
+        self.notes.loss(loss);
     }
 
     /// The next step; `None` after the last epoch. Waits without holding the interpreter, and can be interrupted.

@@ -57,18 +57,42 @@ impl Busy {
     }
 }
 
-/// Where a trainer notes how long it waited for other ranks, from any thread. Clones add to the same.
+/// Where a trainer notes how its steps go, from any thread. Clones are the same place.
 #[derive(Debug, Clone, Default)]
-pub struct RankWaits(Arc<AtomicU64>);
+pub struct TrainerNotes(Arc<Notes>);
 
-impl RankWaits {
+#[derive(Debug)]
+struct Notes {
+    ranks_micros: AtomicU64,
+    loss_bits: AtomicU64,
+}
+
+/// No loss was noted. As bits it is no number that arithmetic gives.
+const NO_LOSS: u64 = u64::MAX;
+
+impl Default for Notes {
+    fn default() -> Notes {
+        Notes { ranks_micros: AtomicU64::new(0), loss_bits: AtomicU64::new(NO_LOSS) }
+    }
+}
+
+impl TrainerNotes {
     /// Some of the time between two steps went into waiting for other ranks. It does not count as work of the loop.
-    pub fn add(&self, time: Duration) {
-        self.0.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
+    pub fn waited_for_ranks(&self, time: Duration) {
+        self.0.ranks_micros.fetch_add(u64::try_from(time.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    fn total(&self) -> Duration {
-        Duration::from_micros(self.0.load(Relaxed))
+    /// The loss of the last step.
+    pub fn loss(&self, loss: f64) {
+        self.0.loss_bits.store(loss.to_bits(), Relaxed);
+    }
+
+    fn waits(&self) -> Duration {
+        Duration::from_micros(self.0.ranks_micros.load(Relaxed))
+    }
+
+    fn last_loss(&self) -> Option<f64> {
+        Some(self.0.loss_bits.load(Relaxed)).filter(|bits| *bits != NO_LOSS).map(f64::from_bits)
     }
 }
 
@@ -80,7 +104,7 @@ pub(crate) struct LoopClock {
     /// Outside of the loader, and of that in Python code that makes batches.
     outside: Duration,
     python: Duration,
-    ranks: RankWaits,
+    notes: TrainerNotes,
     /// By stage, as in [`Stage::ALL`].
     waited: [Duration; Stage::ALL.len()],
     busy: Busy,
@@ -93,7 +117,7 @@ impl Default for LoopClock {
             left: None,
             outside: Duration::ZERO,
             python: Duration::ZERO,
-            ranks: RankWaits::default(),
+            notes: TrainerNotes::default(),
             waited: [Duration::ZERO; Stage::ALL.len()],
             busy: Busy::default(),
             stage: Stage::Disk,
@@ -117,9 +141,9 @@ impl LoopClock {
         self.python += time;
     }
 
-    /// Where waits for other ranks are noted.
-    pub(crate) fn rank_waits(&self) -> RankWaits {
-        self.ranks.clone()
+    /// Where the trainer notes how its steps go.
+    pub(crate) fn notes(&self) -> TrainerNotes {
+        self.notes.clone()
     }
 
     /// The time so far, of a loop that has taken a number of steps and samples.
@@ -129,13 +153,14 @@ impl LoopClock {
         let waits = waits.fold(Waits::default(), |waits, (stage, time)| waits.with(stage, ms(time)));
         let own = self.outside.saturating_sub(self.python);
         // A trainer may note a wait before the step that it is part of has ended.
-        let for_ranks = self.ranks.total().min(own);
+        let for_ranks = self.notes.waits().min(own);
         LoopTime {
             steps,
             samples,
             compute_ms: ms(own - for_ranks),
             ranks_ms: ms(for_ranks),
             waits: waits.with(Stage::Python, ms(self.python)),
+            loss: self.notes.last_loss(),
         }
     }
 }
@@ -161,13 +186,18 @@ mod tests {
         clock.was_in_python(2 * MS);
         let time = clock.time(4, 64);
         let waits = Waits { network_ms: 10, disk_ms: 0, decode_ms: 25, transform_ms: 9, python_ms: 2 };
-        assert_eq!(time, LoopTime { steps: 4, samples: 64, compute_ms: 5 + 3 - 2, ranks_ms: 0, waits });
-        clock.rank_waits().add(4 * MS);
+        assert_eq!(
+            time,
+            LoopTime { steps: 4, samples: 64, compute_ms: 5 + 3 - 2, ranks_ms: 0, waits, loss: None }
+        );
+        clock.notes().waited_for_ranks(4 * MS);
         let time = clock.time(4, 64);
         assert_eq!((time.compute_ms, time.ranks_ms), (2, 4));
-        clock.rank_waits().add(9 * MS);
+        clock.notes().waited_for_ranks(9 * MS);
         let time = clock.time(4, 64);
         assert_eq!((time.compute_ms, time.ranks_ms), (0, 6), "never more than there was");
+        clock.notes().loss(0.5);
+        assert_eq!(clock.time(4, 64).loss, Some(0.5));
     }
 
     #[test]

@@ -75,7 +75,7 @@ use embedded::{ShardFiles, Shards, ahead_of_gathering, for_rows, room};
 pub use error::{GrainsError, LoadError, OtherColumns, PictureError};
 use loop_clock::{Busy, LoopClock};
 
-pub use loop_clock::RankWaits;
+pub use loop_clock::TrainerNotes;
 use nodes::{NodeRows, Nodes};
 use order::Order;
 pub use order::{Cursor, OrderId, mixture_virtual_ranks};
@@ -580,10 +580,10 @@ impl Loader {
         self.loop_clock.was_in_python(time);
     }
 
-    /// Where a trainer notes how long it waited for other ranks, so that `shardctl top` and the console tell a rank that computes
-    /// slowly from one that waits for data.
-    pub fn rank_waits(&self) -> RankWaits {
-        self.loop_clock.rank_waits()
+    /// Where a trainer notes its loss and how long it waited for other ranks. Nodes show both: `shardctl top` and the console tell a
+    /// rank that works slowly from one that waits for data.
+    pub fn notes(&self) -> TrainerNotes {
+        self.loop_clock.notes()
     }
 
     /// How the grains of each node are got, by the nodes' addresses, for those already got; empty without

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use shardd_client::loader::RankWaits;
+use shardd_client::loader::TrainerNotes;
 use shardd_store::record::Digest128;
 use tracing::{info, warn};
 
@@ -55,9 +55,9 @@ pub(super) struct Steps<'a> {
     pub(super) straggler: Option<Straggler>,
 }
 
-/// Notes where the source can tell it how long this rank waits for others.
+/// Notes for the source how the steps go: their loss, and how long this rank waits for others.
 pub(super) struct RankClock {
-    waits: Option<RankWaits>,
+    notes: Option<TrainerNotes>,
     /// How long it had waited when that was noted last, and when.
     noted: (Duration, Instant),
 }
@@ -65,20 +65,20 @@ pub(super) struct RankClock {
 impl RankClock {
     /// The waits so far do not count.
     pub(super) fn of(source: &dyn StepSource) -> RankClock {
-        RankClock { waits: source.rank_waits(), noted: (Duration::MAX, Instant::now()) }
+        RankClock { notes: source.notes(), noted: (Duration::MAX, Instant::now()) }
     }
 
-    /// Notes the waits since the last time, if that is a while ago.
-    fn note(&mut self, comm: &Comm) -> Result<(), TrainError> {
+    /// Notes a step's loss, and the waits since the last time, if that is a while ago.
+    fn note(&mut self, comm: &Comm, loss: f64) -> Result<(), TrainError> {
+        let Some(notes) = &self.notes else { return Ok(()) };
+        notes.loss(loss);
         let (before, at) = self.noted;
-        let Some(waits) =
-            self.waits.as_ref().filter(|_| at.elapsed() >= NOTED_EVERY || before == Duration::MAX)
-        else {
+        if before != Duration::MAX && at.elapsed() < NOTED_EVERY {
             return Ok(());
-        };
+        }
         let so_far: Duration = comm.run(|collective| Ok(collective.waits().iter().sum()))?;
         // A group that formed again begins at nothing.
-        waits.add(so_far.saturating_sub(before));
+        notes.waited_for_ranks(so_far.saturating_sub(before));
         self.noted = (so_far, Instant::now());
         Ok(())
     }
@@ -104,7 +104,7 @@ impl Steps<'_> {
             let computed = self.compute(feed, &step, prepared, wait_s)?;
             self.account(&step, &computed)?;
             self.compare(&step)?;
-            self.rank_clock.note(&self.training.comm)?;
+            self.rank_clock.note(&self.training.comm, computed.loss.mean())?;
             self.report(&step, &computed);
             let next = self.checkpoint()?;
             if next != Next::Step {

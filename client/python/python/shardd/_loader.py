@@ -731,6 +731,12 @@ class DataLoader:
             if self._native is not None and self._native.is_own():
                 self._native.note_rank_waits(perf_counter() - began)
 
+    def note_loss(self, loss: float) -> None:
+        """Notes the loss of the last step: the metric ``shardd_rank_loss`` of the rank's node has it. Take a float, not a tensor of a
+        device: ``loss.item()`` waits for the device, so note it every few steps."""
+        if self._native is not None and self._native.is_own():
+            self._native.note_loss(float(loss))
+
     def facts(self) -> dict[str, str | int | float]:
         """The ids of the data and of its order, for the configuration of a run in an experiment tracker:
         ``wandb.init(config={**loader.facts(), "lr": 0.1})``, ``mlflow.log_params(loader.facts())``.

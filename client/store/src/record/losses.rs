@@ -44,7 +44,7 @@ fn schema(step: u64) -> Schema {
         number("answers", DataType::UInt64),
     ];
     let known = [(FORMAT_KEY, FORMAT.to_owned()), (STEP_KEY, step.to_string())];
-    Schema::new_with_metadata(fields, known.map(|(key, value)| (key.to_owned(), value)).into())
+    Schema::new_with_metadata(fields, known)
 }
 
 /// The file of a step's losses: the same for the same losses in any order.

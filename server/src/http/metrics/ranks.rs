@@ -59,6 +59,8 @@ impl Snapshot {
             "Time that the loop of a rank waited for other ranks, as far as its trainer notes it, in seconds",
             of_loop(|time| time.ranks_ms as f64 / 1e3),
         );
+        let losses = timed().filter_map(|(reader, time)| Some((labels(reader), time.loss?)));
+        self.gauges("shardd_rank_loss", "Loss of the last step, as far as the trainer notes it", losses);
         let waits = timed().flat_map(|(reader, time)| {
             Stage::ALL.map(|stage| {
                 let [run, rank] = labels(reader);
@@ -115,7 +117,7 @@ pub(super) mod tests {
             transport: Transport::Files,
             position: 60,
             epoch_samples: 100,
-            loop_time: Some(LoopTime::default()),
+            loop_time: Some(LoopTime { loss: Some(1.0), ..LoopTime::default() }),
             recent: Some(RecentTime {
                 over_s: 60.0,
                 samples_per_second: 5.0,

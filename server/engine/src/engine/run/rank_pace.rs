@@ -120,7 +120,7 @@ mod tests {
 
     fn time(steps: u64) -> LoopTime {
         let waits = Waits { disk_ms: 250 * steps, ..Waits::default() };
-        LoopTime { steps, samples: 32 * steps, compute_ms: 750 * steps, ranks_ms: 0, waits }
+        LoopTime { steps, samples: 32 * steps, compute_ms: 750 * steps, ranks_ms: 0, waits, loss: None }
     }
 
     proptest! {
