@@ -312,6 +312,9 @@ export class FixtureServer {
           return found(cluster.view(id), `run ${id}`);
         case 'runs/*/traffic':
           return found(cluster.traffic(id), `placement of run ${id} yet`);
+        case 'runs/*/trace':
+          known(['limit']);
+          return found(cluster.trace(id, number('limit', 16, 64)), `placement of run ${id} yet`);
         case 'runs/*/records':
           return { json: this.trainings.records(id) };
         case 'runs/*/placement':

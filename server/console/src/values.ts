@@ -170,5 +170,8 @@ export function brief(value: SampleValue, number = figure): string {
 /** The name of a file for a value: no character has a meaning to a file system. */
 export function fileName(dataset: string, sample: number, column: string, type: string): string {
   const end = type.startsWith('text/') ? 'txt' : (/^[a-z]+\/([a-z0-9]{1,8})$/.exec(type)?.[1] ?? 'bin');
-  return `${[dataset, String(sample), column].join('-').replace(/[^A-Za-z0-9._-]+/g, '_').replace(/^\.+/, '').slice(0, 100)}.${end}`;
+  return `${plainName([dataset, String(sample), column].join('-'))}.${end}`;
 }
+
+/** A text as a name for a file system. */
+export const plainName = (text: string): string => text.replace(/[^A-Za-z0-9._-]+/g, '_').replace(/^\.+/, '').slice(0, 100);

@@ -267,6 +267,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(observe::hot))
         .routes(routes!(observe::copies))
         .routes(routes!(observe::traffic))
+        .routes(routes!(observe::trace))
         .routes(routes!(observe::access))
         .routes(routes!(certificates::authority))
         .routes(routes!(certificates::join))

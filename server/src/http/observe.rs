@@ -15,6 +15,7 @@ use shardd_api::protocol::RunId;
 use shardd_api::schema;
 use shardd_api::series::NodeSeries;
 use shardd_api::status::NodeStatus;
+use shardd_api::timeline::{DRAWN, NodeTrace, RunTrace, Timeline};
 use shardd_api::traffic::{SentTo, Traffic};
 use shardfmt::{DatasetName, ShardId};
 use utoipa::{IntoParams, ToSchema};
@@ -22,7 +23,8 @@ use utoipa::{IntoParams, ToSchema};
 use super::access::{Bearer, Datasets};
 use super::problem::{Refusal, bad_request, not_found};
 use super::run_access::Seen;
-use super::{Answer, PathParam, State, ValidQuery, json};
+use super::shards::blocking;
+use super::{Answer, LOOKUPS, PathParam, State, ValidQuery, json, place};
 use crate::access::Role;
 use crate::observe::MOST_HOT;
 use crate::transport::Look;
@@ -292,4 +294,54 @@ pub(super) async fn traffic(
         .collect()
         .await;
     json(&Traffic::of(&placement, limit, &answers.into_iter().flatten().collect()))
+}
+
+/// What all hosts of a run did, and how its ranks read and waited in the last hour: a trace for Perfetto
+///
+/// In the Trace Event Format, which ui.perfetto.dev and `chrome://tracing` read. Each node is a process: the grains it filled, sent,
+/// received and fetched for loaders that waited. The samples per second of each rank and its waits are counters. `otherData` names the
+/// nodes that did not answer.
+#[utoipa::path(get, path = "/v1/runs/{id}/trace", tag = "runs", operation_id = "trace",
+    params(("id" = RunId, Path, description = "The run"), WantedHosts),
+    responses((status = 200, description = "The trace", body = RunTrace), (status = 404), (status = 429)))]
+pub(super) async fn trace(
+    state: State,
+    Seen(run): Seen,
+    ValidQuery(wanted): ValidQuery<WantedHosts>,
+) -> Answer {
+    let limit = within(wanted.limit, HOSTS, MOST_HOSTS)?;
+    let one_of_few = place(&state.lookups, "lookups", LOOKUPS)?;
+    let view = state.api.engine.view(&run).await?;
+    let Some(placement) = view.placement else {
+        return Err(not_found(format!("run {run} has no placement yet")));
+    };
+    let observer = &state.api.observer;
+    let asked: Vec<Result<NodeTrace, NodeId>> = stream::iter(placement.hosts.iter().take(limit).cloned())
+        .map(async |node| {
+            match observer.ask_for::<Timeline>(&node, Look::Timeline { run: run.clone() }).await {
+                Ok(timeline) => {
+                    let names = DRAWN.map(str::to_owned).to_vec();
+                    let series = observer.ask_for(&node, Look::Series { names, points: POINTS }).await.ok();
+                    Ok(NodeTrace { timeline, series })
+                }
+                Err(_) => Err(node),
+            }
+        })
+        .buffered(ASKED_AT_ONCE)
+        .collect()
+        .await;
+    let (mut nodes, mut unanswered) = (Vec::new(), Vec::new());
+    for answer in asked {
+        match answer {
+            Ok(node) => nodes.push(node),
+            Err(node) => unanswered.push(node),
+        }
+    }
+    let hosts = placement.hosts.len();
+    let written = blocking(move || {
+        let _one_of_few = one_of_few;
+        let trace = RunTrace::of(&run, hosts, nodes, unanswered);
+        Ok(serde_json::to_vec(&trace).expect("a trace is plain data"))
+    });
+    Ok(([(CONTENT_TYPE, "application/json")], written.await?).into_response())
 }

@@ -166,6 +166,7 @@ impl LookService for Observer {
             }
             Look::Hot { by, limit } => serde_json::to_vec(&self.engine.hot(*by, (*limit).min(MOST_HOT))),
             Look::Copies { shard } => serde_json::to_vec(&self.engine.cached_grains(*shard)),
+            Look::Timeline { run } => serde_json::to_vec(&self.engine.timeline_here(run)),
             Look::Receivers { run } => serde_json::to_vec(&self.engine.receivers(run)),
         };
         json.expect("an answer is plain data").into()

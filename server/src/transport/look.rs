@@ -31,6 +31,11 @@ pub enum Look {
         /// The shard.
         shard: ShardId,
     },
+    /// What it did for a run: the answer is a [`Timeline`](shardd_api::timeline::Timeline).
+    Timeline {
+        /// The run.
+        run: RunId,
+    },
     /// To which nodes it has sent bytes of a run: the answer is a list of [`SentTo`](shardd_api::traffic::SentTo).
     Receivers {
         /// The run.

@@ -101,6 +101,20 @@ fn every_node_shows_the_run_its_rate_and_what_its_loop_waits_for() {
         assert!(predicted <= sent && sent - predicted <= 6, "{traffic}");
         sent > 0 && traffic["nodes"] == json!(["n1", "n2", "n3"]) && traffic.get("unanswered").is_none()
     });
+    wait_until("a trace of the run has what all hosts did, and how its ranks read", || {
+        take_steps(&mut ranks);
+        let trace = cluster.nodes[2].get("/v1/runs/r/trace");
+        let facts = json!({ "run": "r", "hosts": 3, "nodes": ["n1", "n2", "n3"] });
+        assert_eq!(trace["otherData"], facts, "all answer");
+        let events = trace["traceEvents"].as_array().expect("a list");
+        let has = |phase: &str, name: &str| {
+            events.iter().any(|event| event["ph"] == phase && event["name"].as_str() == Some(name))
+        };
+        let named = |name: &str| events.iter().any(|event| event["args"]["name"] == name);
+        has("C", "rank 0 reads")
+            && has("C", "rank 1 waits")
+            && ["node n1", "node n3", "exchange, out", "exchange, in", "fill"].into_iter().all(named)
+    });
     wait_until("the series have a second point", || {
         let series = cluster.nodes[0].get("/v1/nodes/n1/series?names=served,cache_used&points=720");
         let of = |name: &str| {
@@ -130,6 +144,10 @@ fn a_node_that_dies_while_it_is_watched_is_named_with_what_to_do() {
     };
     wait_until("it does not answer, or is lost", || {
         kinds().iter().any(|kind| kind == "node_unanswered" || kind == "node_lost")
+    });
+    wait_until("a trace of the run comes without it", || {
+        let facts = &cluster.nodes[0].get("/v1/runs/r/trace")["otherData"];
+        facts["nodes"] == json!(["n1", "n2"]) && (facts["unanswered"] == json!(["n3"]) || facts["hosts"] == 2)
     });
     wait_until("it is lost", || kinds().contains(&"node_lost".to_owned()));
     let rows = cluster.nodes[0].get("/v1/cluster/nodes?order=state&limit=1");

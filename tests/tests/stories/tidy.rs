@@ -198,6 +198,7 @@ const PURE: &[&str] = &[
     "client/api/src/local_transport.rs",
     "client/api/src/lookup.rs",
     "client/api/src/placement",
+    "client/api/src/timeline",
     "client/api/src/timeline.rs",
     "client/simulation/src",
     "server/engine/src/engine/kept.rs",

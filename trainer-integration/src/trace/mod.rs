@@ -1,14 +1,12 @@
 //! What a rank does when, for `chrome://tracing` and Perfetto (the Trace Event Format): one file for all ranks, a process for each rank, a row for
 //! data, one for computing and one for communication; what nodes did meanwhile is added by [`node_events`].
 
-mod nodes;
-
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-pub use nodes::node_events;
 use serde_json::{Value, json};
+pub use shardd_api::timeline::node_events;
 
 /// Beyond this number of events of a rank a trace is cut short, and says so: rank 0 gathers those of all.
 const MOST_EVENTS: usize = 250_000;

@@ -13,6 +13,7 @@ import { epochShare } from '../verdict';
 import { EpochBar } from './overview';
 import { auditRows, hiddenShare, plus, ranges } from './tables';
 import { SendersAndReceivers } from './traffic';
+import { RunTimeline } from './timeline';
 import { Training } from './training';
 
 /** The most nodes that are asked for series, and for their counts of the exchange. */
@@ -74,6 +75,7 @@ export function RunPage({ name, query, overview }: { name: string; query: URLSea
           </div>
           <Exchange name={name} hosts={hosts} />
           {hosts.length > 1 && <SendersAndReceivers path={path} />}
+          {hosts.length > 0 && <RunTimeline name={name} path={path} />}
         </>
       )}
     </>

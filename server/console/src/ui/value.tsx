@@ -9,6 +9,7 @@ import { part } from '../route';
 import { cut, visible } from '../text';
 import { brief, FEW, figure, fileName, hexOf, lineOf, numbersOf, pieces, pixelsOf, type Shape, shapesOf, spreadOf } from '../values';
 import { Mark } from './parts';
+import { saveAs } from './save';
 
 /** Pictures and sounds of more bytes load on request. */
 const BY_ITSELF = 8 * 2 ** 20;
@@ -105,13 +106,7 @@ function Save({ place, type }: { place: Place; type: string }) {
   const [fault, setFault] = useState('');
   const save = async (): Promise<void> => {
     try {
-      // Of no type that a browser would open.
-      const url = URL.createObjectURL(new Blob([await getBytes(pathOf(place))], { type: 'application/octet-stream' }));
-      const link = document.createElement('a');
-      link.href = url;
-      link.download = fileName(place.dataset, place.sample, place.column, type);
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(url), 10_000);
+      saveAs(await getBytes(pathOf(place)), fileName(place.dataset, place.sample, place.column, type));
       setFault('');
     } catch (error) {
       setFault((error as Error).message);

@@ -341,6 +341,14 @@ impl Engine {
         Ok(self.run(id).await?.stretches.told(self.node.clone()))
     }
 
+    /// The timeline of a run on this node, empty if this node knows no such run.
+    pub fn timeline_here(&self, id: &RunId) -> Timeline {
+        match self.known_run(id) {
+            Some(run) => run.stretches.told(self.node.clone()),
+            None => Timeline { node: self.node.clone(), stretches: Vec::new() },
+        }
+    }
+
     /// This node.
     pub fn node(&self) -> &NodeId {
         &self.node
