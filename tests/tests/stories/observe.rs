@@ -115,6 +115,15 @@ fn every_node_shows_the_run_its_rate_and_what_its_loop_waits_for() {
             && has("C", "rank 1 waits")
             && ["node n1", "node n3", "exchange, out", "exchange, in", "fill"].into_iter().all(named)
     });
+    let directory = tempfile::tempdir().expect("a directory");
+    let file = directory.path().join("run.json");
+    let saved = run(cluster.shardctl().args(["--json", "runs", "trace", "r", "--out"]).arg(&file));
+    let saved: Value = serde_json::from_str(&saved).expect("one line of JSON");
+    let written = std::fs::read(&file).expect("the trace");
+    let trace: Value = serde_json::from_slice(&written).expect("JSON");
+    assert_eq!((&saved["trace"], &saved["bytes"]), (&trace["otherData"], &json!(written.len())));
+    let shown = run(cluster.shardctl().args(["runs", "trace", "r", "--out"]).arg(&file));
+    assert!(shown.contains("has the trace of 3 nodes") && !shown.contains("without"), "{shown}");
     wait_until("the series have a second point", || {
         let series = cluster.nodes[0].get("/v1/nodes/n1/series?names=served,cache_used&points=720");
         let of = |name: &str| {

@@ -504,6 +504,8 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     let others = others.chain(&["explain placement", "explain move", "explain misses", "explain step"]);
     let others =
         others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff", "runs rm"]);
+    // The trace of a run by tests/tests/stories/observe.rs.
+    let others = others.chain(&["runs trace"]);
     // Events and the view of a cluster by tests/tests/stories/top.rs, checks of a machine by tests/tests/stories/doctor.rs.
     let others = others.chain(&["audit send", "promote", "top", "events", "doctor"]);
     let called =

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::{Stretch, Timeline, Work};
@@ -48,7 +48,7 @@ pub struct RunTrace {
 }
 
 /// The nodes of a trace.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct TraceFacts {
     /// The run.
@@ -58,13 +58,13 @@ pub struct TraceFacts {
     /// Those in the trace.
     pub nodes: Vec<NodeId>,
     /// Those that were asked and did not answer.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unanswered: Vec<NodeId>,
     /// Earlier activities of these nodes that the trace has no room for.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub left_out: usize,
     /// Ranks whose counters the trace has no room for.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(default, skip_serializing_if = "is_zero")]
     pub more_ranks: usize,
 }
 
@@ -305,6 +305,8 @@ mod tests {
             document["otherData"],
             json!({"run": "r", "hosts": 4, "nodes": ["n1", "n2"], "unanswered": ["n3"]})
         );
+        let facts: TraceFacts = serde_json::from_value(document["otherData"].clone()).unwrap();
+        assert_eq!(facts, trace.other_data);
         assert_eq!(document["traceEvents"].as_array().map(Vec::len), Some(2 + 2 * 3 + 3));
     }
 

@@ -5,6 +5,7 @@ mod list;
 pub(crate) mod records;
 mod remove;
 mod summary;
+mod trace;
 
 use std::path::PathBuf;
 
@@ -55,6 +56,8 @@ enum RunsCommand {
     },
     /// Summarise the content that a model was trained on: datasets, samples read, sources and licences
     Summary(summary::Summary),
+    /// Save what the nodes of a run did, and how its ranks read and waited, for Perfetto
+    Trace(trace::Trace),
     /// Remove a run with its cursor, audits and records; you can then remove its plan
     Rm(remove::Remove),
     /// Remove runs that are over, the oldest first; shows them unless you give --delete
@@ -75,6 +78,7 @@ impl Runs {
                 Err(failure) => Err(Failure::usage(failure.to_string())),
             },
             RunsCommand::Summary(summary) => summary.run(connect, place, json),
+            RunsCommand::Trace(trace) => trace.run(connect, json),
             RunsCommand::Rm(remove) => remove.run(&*catalog()?, json),
             RunsCommand::Expire(expire) => expire.run(&*catalog()?, json),
         }
