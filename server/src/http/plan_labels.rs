@@ -11,7 +11,7 @@ use shardd_plan::{Epoch, Partition, Plan};
 use shardfmt::{ManifestFile, PlanId, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::problem::{Refusal, bad_request, invalid};
+use super::problem::{bad_request, invalid};
 use super::{Answer, LOOKUPS, PathParam, State, ValidQuery, json, place, within};
 
 /// The default number of partitions in an answer, and the most.
