@@ -134,14 +134,14 @@ function LabelMap({ found }: { found: PlanLabels }) {
         {!found.is_exact && found.is_in_input_order && ' The rows are in the order of the input: labels may be less even than that.'}
       </p>
       <Table
-        caption="Labels, the most frequent ones first"
+        caption="Shares of labels: of the version, and the least and the greatest of these partitions"
         rows={lines}
         id={(line, at) => `${at} ${line.name}`}
         most={17}
         columns={[
           { title: 'Label', isName: true, cell: (line) => <Name text={line.name} most={40} /> },
-          { title: 'Share of the version', isNumber: true, cell: (line) => percent(line.share) },
-          { title: 'Least in a partition', isNumber: true, cell: (line) => percent(line.least) },
+          { title: 'Version', isNumber: true, cell: (line) => percent(line.share) },
+          { title: 'Least', isNumber: true, cell: (line) => percent(line.least) },
           { title: 'Greatest', isNumber: true, cell: (line) => percent(line.greatest) },
         ]}
       />
