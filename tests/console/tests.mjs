@@ -1521,7 +1521,7 @@ async function ofNode(page) {
   const { rows = [] } = (await answer('cluster/nodes?limit=1')) ?? {};
   const [run] = (await answer('runs?limit=1')) ?? [];
   const [dataset] = (await answer('datasets?limit=1')) ?? [];
-  const ofDataset = dataset ? ['', '?view=columns', '?view=labels', '?view=shards', '?view=versions', '?order=epoch', '/samples/0'].map((view) => `#/datasets/${dataset.name}${view}`) : [];
+  const ofDataset = dataset ? ['', '?view=columns', '?view=labels', '?view=shards', '?view=versions', '?view=partitions', '?order=epoch', '/samples/0'].map((view) => `#/datasets/${dataset.name}${view}`) : [];
   return ['#/', '#/nodes', ...rows.map(({ id }) => `#/nodes/${id}`), '#/shards', '#/datasets', ...ofDataset, '#/runs', ...(run ? [`#/runs/${run.id}`] : [])];
 }
 

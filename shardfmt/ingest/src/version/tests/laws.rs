@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 use shardd_strategies::{another, record_batch};
+use shardfmt::compare::diff_within;
 
 use super::*;
 
@@ -150,6 +151,32 @@ fn other_columns_are_other_samples() {
     let fewer = version(&batch.project(&[0, 1]).expect("its columns"), &[4], &memory);
     let found = diff(base(&old), base(&fewer), &memory, &NoProgress).expect("nothing is read");
     assert_eq!(found.schema[0].to_string(), "column \"blob\" (Binary) is missing");
+}
+
+#[test]
+fn a_bounded_difference_leaves_out_what_takes_too_many_digests() {
+    let memory = Memory::default();
+    let of = |labels, rows: usize| version(&table(labels), &[rows], &memory);
+    let sidecar = |entry: &ShardEntry| read_sidecar(&memory, entry);
+    let within = |most: u64, old: &Manifest, new: &Manifest| {
+        diff_within(most, old, new, &sidecar, &|_| {}).expect("intact")
+    };
+    // Two hundred rows are in shards that only one of them has.
+    let (old, new) = (of(0..100, 20), of(50..150, 20));
+    let all = within(200, &old, &new);
+    assert_eq!(all.samples, Some(Change { kept: 50, added: 50, removed: 50 }));
+    assert_eq!((all.same_order, all.is_same_content()), (Some(false), Some(false)));
+    let some = within(199, &old, &new);
+    assert_eq!((some.samples, some.same_order, some.is_same_content()), (None, None, None));
+    assert_eq!((some.shards, some.inputs), (all.shards, all.inputs));
+    // The same shards in another order: their samples are the same, whose numbers take all digests.
+    let turned = Manifest { shards: old.shards.iter().rev().cloned().collect(), ..old.clone() };
+    let found = within(0, &old, &turned);
+    assert_eq!(found.samples, Some(Change { kept: 100, added: 0, removed: 0 }));
+    assert_eq!((found.same_order, found.is_same_content()), (None, None));
+    assert_eq!(within(160, &old, &turned).is_same_content(), Some(false), "one shard is in its place");
+    assert_eq!(within(0, &old, &old).is_same_content(), Some(true));
+    assert_eq!(within(200, &old, &of(0..100, 25)).is_same_content(), Some(true));
 }
 
 #[test]
