@@ -212,6 +212,7 @@ async fn hostile_requests_are_refused_and_harm_nobody_else() {
             generation: 1,
             effort: FetchMode::Cached,
             count,
+            traceparent: None,
         })
     };
     let hostile: Vec<Vec<u8>> = vec![

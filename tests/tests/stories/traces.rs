@@ -123,20 +123,22 @@ fn above<'s>(spans: &'s [Span], of: &Span) -> Vec<&'s Span> {
     above
 }
 
-/// Two nodes over one store whose caches hold next to nothing, and a rank that trains for an epoch.
+/// Two nodes over one store, with 27 shards, and a rank that trains for two epochs.
 fn train(collector: &Collector) {
     let store = tempfile::TempDir::new().expect("a temporary directory can be made");
     let mut variables = collector.variables();
     let nodes = [variables.clone(), vec![("SHARDD_STORE", format!("file://{}", store.path().display()))]];
     let mut cluster = Cluster::start_with(2, &nodes.concat());
     let data = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
-    run(cluster.shardctl().args(["ingest", &data, "--name", "digits"]));
+    run(cluster.shardctl().args(["ingest", &data, "--name", "digits", "--shard-size", "4KiB"]));
     variables.push(("OTEL_SERVICE_NAME", "my-training".to_owned()));
     let mut train = Command::new(binary("shardtrain"));
-    train.args(["--server", &cluster.nodes[0].http, "--dataset", "digits", "--epochs", "2", "--quiet"]);
+    train.args(["--server", &cluster.nodes[0].http, "--dataset", "digits", "--epochs", "2"]);
     run(train.envs(variables));
     // A node sends what is left when it stops.
-    cluster.nodes.iter_mut().for_each(|node| drop(node.stop()));
+    for node in &mut cluster.nodes {
+        node.stop();
+    }
 }
 
 #[test]

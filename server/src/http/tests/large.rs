@@ -97,7 +97,7 @@ impl Others {
             let waits = if rank == STRAGGLER { 500 * steps } else { 5 * steps };
             let waits = Waits { disk_ms: waits, ..Waits::default() };
             let compute_ms = 1000 * steps - waits.disk_ms;
-            let loop_time = LoopTime { steps, samples: 32 * steps, compute_ms, waits };
+            let loop_time = LoopTime { steps, samples: 32 * steps, compute_ms, waits, ..LoopTime::default() };
             let report = LocateRequest {
                 rank,
                 world: self.engines.len() as u32,
