@@ -75,7 +75,8 @@ struct PlanLabels {
     is_in_input_order: bool,
     /// The mean of the distances of these partitions.
     mean_distance: f64,
-    /// The mean distance of partitions of this size whose grains were drawn at random: exchanges bring it no lower.
+    /// The mean distance of partitions of this size whose grains, of one label each, were drawn at random. An estimate may be below it:
+    /// it leaves out which samples of its shard a grain has by chance.
     floor: f64,
 }
 

@@ -130,7 +130,7 @@ function LabelMap({ found }: { found: PlanLabels }) {
       <Picture rows={pixels} usual={usual} height={ROW * pixels.length} label={`Of each partition, the shares of its labels: ${percent(found.mean_distance)} from those of the version in the mean. The tables below have the numbers.`} />
       <p class="muted note">
         A column is a partition, and a row a label, the most frequent one at the top. A label with its share of the version has the middle colour; it is lighter where it is rare, and darker where it is frequent.
-        {found.is_exact ? ' All numbers are counts: the shards of each partition lie in it whole, or have one label.' : ' Where a partition has parts of shards with several labels, its numbers are estimates: the labels of a grain are taken to be those of its shard, in the mean.'}
+        {found.is_exact ? ' All numbers are counts: the shards of each partition lie in it whole, or have one label.' : ' Where a partition has parts of shards with several labels, its numbers are estimates: the labels of a grain are taken to be those of its shard, in the mean. That leaves out chance, so an estimate may be below the distance of grains drawn at random.'}
         {!found.is_exact && found.is_in_input_order && ' The rows are in the order of the input: labels may be less even than that.'}
       </p>
       <Table
