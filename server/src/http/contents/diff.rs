@@ -206,7 +206,8 @@ mod tests {
 
     #[test]
     fn long_lists_and_names_are_cut_and_the_rest_is_counted() {
-        let label = |number: u64| LabelShare { label: format!("{number:03}"), old: 1, new: 1 + number };
+        let label =
+            |number: u64| LabelShare { label: format!("{number:03}"), old: 1, new: 1 + number * number };
         let column = |number: usize| ColumnDrift {
             column: "é".repeat(300),
             measured: "values",
