@@ -8,9 +8,11 @@ import { launch, open, PHONE, WIDE } from '../console/browser.mjs';
 
 const [url, node, run, folder] = process.argv.slice(2);
 const [{ name: dataset }] = await (await fetch(`${url}v1/datasets`)).json();
+const { shards: [{ shard }] } = await (await fetch(`${url}v1/hot?limit=1`)).json();
 const PAGES = {
   overview: '#/', nodes: '#/nodes', node: `#/nodes/${node}`, shards: '#/shards', runs: '#/runs', run: `#/runs/${run}`,
   datasets: '#/datasets', dataset: `#/datasets/${dataset}`, sample: `#/datasets/${dataset}/samples/7`, plan: `#/datasets/${dataset}?view=plan`,
+  shard: `#/shards/${shard}`, partitions: `#/datasets/${dataset}?view=partitions`,
 };
 const LOOKS = [['light', WIDE, false], ['dark', WIDE, true], ['phone', PHONE, false]];
 
