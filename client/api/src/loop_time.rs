@@ -49,13 +49,13 @@ pub struct LoopTime {
     pub samples: u64,
     /// In which the loop worked by itself, and did not wait for data.
     pub compute_ms: u64,
-    /// In which it waited for other ranks, as far as the trainer notes it.
+    /// In which it waited for other ranks, if the trainer notes that.
     #[serde(default, skip_serializing_if = "is_zero")]
     #[cfg_attr(feature = "openapi", schema(required = false))]
     pub ranks_ms: u64,
     /// In which it waited, by the stage that was the bottleneck then.
     pub waits: Waits,
-    /// The loss of the last step, as far as the trainer notes it; null if it is no number, and absent without one.
+    /// The loss of the last step, if the trainer notes it; null if it is no number, and absent without one.
     #[serde(default, deserialize_with = "null_is_nan", skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
 }
@@ -140,7 +140,7 @@ pub struct RecentTime {
     pub steps_per_second: f64,
     /// The part of the time in which the loop worked, from 0 to 1.
     pub compute_share: f64,
-    /// The part in which it waited for other ranks, as far as the trainer notes it.
+    /// The part in which it waited for other ranks, if the trainer notes that.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = false))]
     pub ranks_share: f64,

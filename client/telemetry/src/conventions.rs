@@ -63,7 +63,7 @@ fn key(own: &str) -> Key {
     }
 }
 
-/// What is known of the process.
+/// The facts about the process.
 pub(crate) fn resource(name: &'static str, version: &'static str, instance: Option<String>) -> Resource {
     use opentelemetry_sdk::resource::EnvResourceDetector;
 

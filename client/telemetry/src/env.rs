@@ -1,15 +1,15 @@
-//! What the variables of OpenTelemetry ask for. Pure.
+//! The signals that the variables of OpenTelemetry ask for. Pure.
 
-use super::init::TelemetryError;
+use crate::error::TelemetryError;
 
-/// What is sent to a collector.
+/// The signals for a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Signals {
     pub(crate) traces: bool,
     pub(crate) logs: bool,
 }
 
-/// What these variables ask for; nothing if no endpoint is named.
+/// The signals that these variables ask for; none without an endpoint.
 pub(crate) fn signals(variable: impl Fn(&str) -> Option<String>) -> Result<Signals, TelemetryError> {
     let set = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
     if set("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {

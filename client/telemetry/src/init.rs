@@ -1,9 +1,10 @@
 //! Log lines of a program, and with the feature `otlp` its traces.
 
-use thiserror::Error;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
+
+use crate::error::TelemetryError;
 
 /// The program that sends traces.
 #[derive(Debug, Clone)]
@@ -16,19 +17,7 @@ pub struct Service {
     pub instance: Option<String>,
 }
 
-/// Why no traces can be sent.
-#[derive(Debug, Error)]
-#[expect(missing_docs, reason = "each message names its fields")]
-pub enum TelemetryError {
-    /// Only OTLP over HTTP is spoken.
-    #[error("{variable} is {protocol}; shardd sends http/protobuf, which collectors take at port 4318")]
-    Protocol { variable: String, protocol: String },
-    /// The endpoint or a header cannot be used.
-    #[error("traces cannot be sent as the OTEL variables ask: {0}")]
-    Exporter(String),
-}
-
-/// Sends what is left when it is dropped.
+/// Sends the last spans when it is dropped.
 #[derive(Debug, Default)]
 #[must_use = "spans are lost when it is dropped early"]
 pub struct Exporting {
@@ -89,10 +78,11 @@ mod otlp {
     use tracing_subscriber::filter::filter_fn;
     use tracing_subscriber::registry::LookupSpan;
 
-    use super::{Exporting, Service, TelemetryError};
+    use super::{Exporting, Service};
     use crate::collector::Collector;
     use crate::conventions::{Conventional, resource};
     use crate::env::Signals;
+    use crate::error::TelemetryError;
 
     impl Exporting {
         pub(super) fn of(signals: Signals, service: &Service) -> Result<Self, TelemetryError> {

@@ -13,12 +13,16 @@ mod conventions;
 #[cfg(feature = "otlp")]
 mod env;
 #[cfg(feature = "init")]
+mod error;
+#[cfg(feature = "init")]
 mod init;
 #[cfg(feature = "otlp")]
 mod propagation;
 
 #[cfg(feature = "init")]
-pub use init::{Exporting, Service, TelemetryError, init};
+pub use error::TelemetryError;
+#[cfg(feature = "init")]
+pub use init::{Exporting, Service, init};
 #[cfg(feature = "otlp")]
 pub use propagation::{continue_trace, record_status, trace_id, traceparent};
 

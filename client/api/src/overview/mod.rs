@@ -204,7 +204,7 @@ pub struct RankOverview {
     pub samples_per_second: f64,
     /// The part of its time in which its loop works.
     pub compute_share: f64,
-    /// The part in which it waits for other ranks, as far as the trainer notes it.
+    /// The part in which it waits for other ranks, if its trainer notes that.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(required = false))]
     pub ranks_share: f64,

@@ -350,9 +350,13 @@ fn a_certificate_ends_soon_by_its_own_lifetime() {
     assert_eq!(severity(Some(NOW - 19 * hour), NOW + 5 * hour), Some(Severity::Warning));
     assert_eq!(severity(Some(NOW - 23 * hour), NOW + hour), Some(Severity::Critical));
     // Of 30 days, known or not.
-    for issued in [Some(NOW - 23 * day), None] {
-        assert_eq!(severity(issued, NOW + 7 * day + hour * 13), None);
-        assert_eq!(severity(issued, NOW + 7 * day), Some(Severity::Warning));
+    for (issued, days, expected) in [
+        (Some(NOW - 22 * day), 8, None),
+        (Some(NOW - 23 * day), 7, Some(Severity::Warning)),
+        (None, 8, None),
+        (None, 7, Some(Severity::Warning)),
+    ] {
+        assert_eq!(severity(issued, NOW + days * day), expected, "{days} days of {issued:?}");
     }
     assert_eq!(severity(Some(NOW - 29 * day), NOW + day), Some(Severity::Critical));
     assert_eq!(severity(Some(NOW - 1), NOW - 1), Some(Severity::Critical), "it has ended");

@@ -56,11 +56,11 @@ impl Snapshot {
         );
         self.counters_seconds(
             "shardd_rank_collective_wait_seconds",
-            "Time that the loop of a rank waited for other ranks, as far as its trainer notes it, in seconds",
+            "Time that the loop of a rank waited for other ranks, if its trainer notes that, in seconds",
             of_loop(|time| time.ranks_ms as f64 / 1e3),
         );
         let losses = timed().filter_map(|(reader, time)| Some((labels(reader), time.loss?)));
-        self.gauges("shardd_rank_loss", "Loss of the last step, as far as the trainer notes it", losses);
+        self.gauges("shardd_rank_loss", "Loss of the last step, if the trainer notes it", losses);
         let waits = timed().flat_map(|(reader, time)| {
             Stage::ALL.map(|stage| {
                 let [run, rank] = labels(reader);
