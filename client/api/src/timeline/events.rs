@@ -1,6 +1,5 @@
-//! What nodes did for a run, in the Trace Event Format, which `chrome://tracing` and Perfetto read. A node is a process with a row for
-//! what it fills, sends, receives and fetches, and more rows where one thing of a kind began before another had ended. Its ranks are
-//! counters. Pure.
+//! The work of nodes for a run, in the Trace Event Format, which `chrome://tracing` and Perfetto read. A node is a process with a row
+//! for each kind of work, and more rows where one piece of work began before another had ended. Its ranks are counters. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
