@@ -117,13 +117,13 @@ const PAGES = {
   healthy: [
     '#/', '#/datasets', '#/datasets/flowers', '#/datasets/flowers?view=columns', '#/datasets/flowers?view=labels', '#/datasets/flowers?view=shards', '#/datasets/flowers?view=versions', '#/datasets/flowers?order=epoch', '#/datasets/flowers?view=plan', since0('healthy', 'flowers'), '#/datasets/flowers?view=partitions', '#/datasets/flowers?view=partitions&epoch=3',
     '#/datasets/tinyshakespeare', '#/datasets/speech-commands', '#/datasets/digits', '#/datasets/dialogues', '#/datasets/empty', '#/datasets/digits/samples/5', '#/datasets/dialogues/samples/1', '#/datasets/flowers/samples/7',
-    `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`,
+    `#/runs/vit-b16?step=${SPIKE}&with=vit-b16-lr3`, '#/runs/vit-b16?step=7',
   ],
   trouble: ['#/', '#/nodes', '#/nodes/n2', '#/shards', `#/shards/${'ab'.repeat(32)}`, '#/shards?kind=grains&by=latency&node=n1', '#/runs', '#/runs/vit-b16', '#/nowhere'],
   idle: ['#/', '#/runs/warm-up', '#/runs/vit-b16-lr3', '#/shards'],
   lost: ['#/', '#/nodes/n4', '#/nodes/n2', '#/runs/vit-b16'],
   large: ['#/', '#/nodes?order=disk', '#/shards?limit=1000', '#/runs', '#/datasets', '#/datasets/web-pairs', '#/datasets/web-pairs?view=shards', '#/datasets/web-pairs?view=labels', '#/datasets/web-pairs/samples/399999999', since0('large', 'web-pairs'), '#/datasets/web-pairs?view=partitions&first=64'],
-  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, since0('hostile', HOSTILE), `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}?view=partitions`, `${HOSTILE_HASH}/samples/1`, `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}`],
+  hostile: ['#/', '#/nodes', `#/nodes/${encodeURIComponent('"><svg onload=window.__owned=1> ../../v1/%2e%2e?#')}`, '#/runs', '#/shards', '#/shards/%22%3E%3Csvg%20onload%3Dwindow.__owned%3D1%3E', '#/datasets', HOSTILE_HASH, ...['columns', 'labels', 'shards', 'versions'].map((view) => `${HOSTILE_HASH}?view=${view}`), `${HOSTILE_HASH}?order=epoch`, since0('hostile', HOSTILE), `${HOSTILE_HASH}?view=plan`, `${HOSTILE_HASH}?view=partitions`, `${HOSTILE_HASH}/samples/1`, ...['', '?step=7'].map((step) => `#/runs/${encodeURIComponent(new Cluster('hostile').listed[0].id)}${step}`)],
 };
 
 if (node === undefined) {
