@@ -192,10 +192,10 @@ pub(super) async fn list(state: State, seen: Datasets, Seen(run): Seen) -> Answe
     }
     found.retain(|(_, record)| may_see(&seen, record));
     found.sort_by_key(|(id, record)| Reverse((record.written(), *id)));
-    let mut saved = records.steps_with_losses(&run).await?;
+    let (store, mut saved) = (place(&records), records.steps_with_losses(&run).await?);
     let shown = found.into_iter().take(MOST_RECORDS).map(|(id, record)| {
         let losses = saved.remove(&id).unwrap_or_default();
-        RecordInfo::of(id, record, records.store(), losses)
+        RecordInfo::of(id, record, &store, losses)
     });
     json(&shown.collect::<Vec<_>>())
 }
@@ -264,6 +264,13 @@ fn no_step(record: &Record, step: u64) -> Refusal {
 
 fn records(state: &State) -> Records {
     Records::new(state.api.catalog.origin().clone())
+}
+
+/// The store of records as `--record` names it, whatever the working directory of the command.
+fn place(records: &Records) -> String {
+    let name = records.store();
+    let path = (!name.contains("://")).then(|| std::path::absolute(name).ok()).flatten();
+    path.map_or_else(|| name.to_owned(), |path| path.display().to_string())
 }
 
 async fn read(records: &Records, seen: &Datasets, run: RunId, id: RecordId) -> Result<Record, Refusal> {

@@ -38,6 +38,7 @@ mod sled;
 mod sources;
 mod status;
 mod stores;
+mod stragglers;
 mod tidy;
 mod top;
 #[cfg(feature = "otlp")]

@@ -13,6 +13,9 @@ use crate::status::Reader;
 /// A rank that waits for more than this many times the median of its run is a straggler.
 const TIMES_THE_MEDIAN: f64 = 3.0;
 
+/// A rank works slowly if the median of the others waits for ranks longer than it does, by more than this part of the time.
+const SLOWER: f64 = 0.1;
+
 /// The ranks of each run, each with its own node and as that one has it.
 pub(super) type Ranks<'a> = BTreeMap<&'a RunId, BTreeMap<u32, (&'a NodeId, &'a Reader)>>;
 
@@ -121,7 +124,8 @@ fn slow(ranks: &[RankOverview]) -> Option<SlowRank> {
         ranks.iter().filter(|rank| rank.rank != slowest.rank).map(|rank| rank.ranks_share).collect();
     others.sort_by(f64::total_cmp);
     let waits = *others.get(others.len() / 2)?;
-    let is_slow = waits > EXPOSED + TIMES_THE_MEDIAN * slowest.ranks_share && exposed(slowest) <= EXPOSED;
+    // All of them wait for messages; the slow rank waits for little else.
+    let is_slow = waits - slowest.ranks_share > SLOWER && exposed(slowest) <= EXPOSED;
     is_slow.then(|| SlowRank {
         rank: slowest.rank,
         node: slowest.node.clone(),
