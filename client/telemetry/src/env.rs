@@ -29,9 +29,9 @@ pub(crate) fn signals(variable: impl Fn(&str) -> Option<String>) -> Result<Signa
             let name = "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned();
             set(&name).map(|value| (name, value))
         };
-        match own.or_else(of_all).filter(|(_, protocol)| is_sent && protocol != "http/protobuf") {
-            Some((variable, protocol)) => return Err(TelemetryError::Protocol { variable, protocol }),
-            None => {}
+        let asked = own.or_else(of_all).filter(|_| is_sent);
+        if let Some((variable, protocol)) = asked.filter(|(_, protocol)| protocol != "http/protobuf") {
+            return Err(TelemetryError::Protocol { variable, protocol });
         }
     }
     Ok(signals)
