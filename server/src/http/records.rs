@@ -266,9 +266,13 @@ fn records(state: &State) -> Records {
     Records::new(state.api.catalog.origin().clone())
 }
 
-/// The store of records as `--record` names it, whatever the working directory of the command.
+/// The store of these records, as `--record` names it.
 fn place(records: &Records) -> String {
-    let name = records.store();
+    absolute(records.store())
+}
+
+/// A directory or bucket by a name that holds in every working directory.
+fn absolute(name: &str) -> String {
     let path = (!name.contains("://")).then(|| std::path::absolute(name).ok()).flatten();
     path.map_or_else(|| name.to_owned(), |path| path.display().to_string())
 }
@@ -299,5 +303,21 @@ impl From<RecordError> for Refusal {
             RecordError::Damaged { .. } | RecordError::TooNew { .. } => Kind::Corrupt,
         };
         Refusal::of(kind, chain(&error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_names_the_store_from_every_directory() {
+        assert_eq!(absolute("s3://bucket/folder"), "s3://bucket/folder");
+        assert_eq!(absolute("/data/store"), "/data/store");
+        let named = absolute("./node/store");
+        assert!(
+            named.starts_with('/') && named.ends_with("/node/store") && !named.contains("/./"),
+            "{named}"
+        );
     }
 }
