@@ -141,6 +141,10 @@ impl Collective for Shaped {
     fn waits(&self) -> &[Duration] {
         self.inner.waits()
     }
+
+    fn waited(&self) -> Duration {
+        self.inner.waited()
+    }
 }
 
 #[cfg(test)]

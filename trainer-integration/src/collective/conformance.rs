@@ -42,6 +42,7 @@ pub fn run(make: MakeWorld<'_>) {
         a_late_rank_is_named(make(world, SHORT));
     }
     who_is_waited_for_is_reported(make(3, LONG));
+    a_wait_for_several_is_one(make(3, LONG));
     bytes_sent_count_what_left_the_rank(make(3, LONG));
 }
 
@@ -291,7 +292,7 @@ fn who_is_waited_for_is_reported(members: Vec<Box<dyn Collective>>) {
         assert!(member.waits().iter().all(|wait| wait.is_zero()));
         member.barrier().unwrap();
         arrived.wait();
-        let before = member.waits().to_vec();
+        let (before, waited_before) = (member.waits().to_vec(), member.waited());
         let started = Instant::now();
         if member.rank() == 2 {
             // Busy with something else for a while, as a straggler is.
@@ -303,9 +304,38 @@ fn who_is_waited_for_is_reported(members: Vec<Box<dyn Collective>>) {
         let waited: Vec<Duration> =
             member.waits().iter().zip(before).map(|(now, before)| *now - before).collect();
         assert!(waited[member.rank() as usize].is_zero());
+        // A time in which it waits for both others counts once.
+        let (own, longest) = (member.waited() - waited_before, *waited.iter().max().expect("three ranks"));
+        assert!(
+            own >= longest && own <= waited.iter().sum::<Duration>() && own <= started.elapsed(),
+            "{own:?} of {waited:?}"
+        );
         if member.rank() != 2 {
             let other = 1 - member.rank() as usize;
             assert!(waited[2] > waited[other], "{waited:?}");
+        }
+    });
+}
+
+/// Ranks 1 and 2 come late together: rank 0 waits once.
+fn a_wait_for_several_is_one(members: Vec<Box<dyn Collective>>) {
+    let arrived = std::sync::Barrier::new(3);
+    each(members, |member| {
+        member.barrier().unwrap();
+        arrived.wait();
+        let (before, waited_before) = (member.waits().to_vec(), member.waited());
+        let started = Instant::now();
+        if member.rank() != 0 {
+            while started.elapsed() < SHORT {
+                std::thread::yield_now();
+            }
+        }
+        member.all_gather(b"here").unwrap();
+        if member.rank() == 0 {
+            let each: Duration = member.waits().iter().zip(before).map(|(now, before)| *now - before).sum();
+            let own = member.waited() - waited_before;
+            assert!(own >= SHORT / 2 && own <= started.elapsed(), "{own:?}");
+            assert!(each >= own + SHORT / 4, "for each it waited {each:?}, and {own:?} by the clock");
         }
     });
 }

@@ -71,4 +71,8 @@ impl Collective for Counted {
     fn waits(&self) -> &[Duration] {
         self.inner.waits()
     }
+
+    fn waited(&self) -> Duration {
+        self.inner.waited()
+    }
 }

@@ -15,6 +15,9 @@ pub(super) struct GroupState {
     pub(super) hosts: Vec<u32>,
     pub(super) bytes_sent: u64,
     pub(super) waits: Vec<Duration>,
+    /// Waiting for anyone, by the clock on the wall, and until when that was counted.
+    waited: Duration,
+    counted: Instant,
     pub(super) failed: Option<CollectiveError>,
     timeout: Duration,
     operations: u64,
@@ -35,6 +38,8 @@ impl GroupState {
             hosts,
             bytes_sent: 0,
             waits: vec![Duration::ZERO; world],
+            waited: Duration::ZERO,
+            counted: Instant::now(),
             failed: None,
             timeout,
             operations: 0,
@@ -64,7 +69,15 @@ impl GroupState {
     pub(super) fn hear(&mut self, from: usize, since: Instant) {
         if !std::mem::replace(&mut self.heard[from], true) {
             self.waits[from] += since.elapsed();
+            // Waits for several overlap.
+            let now = Instant::now();
+            self.waited += now.saturating_duration_since(since.max(self.counted));
+            self.counted = now;
         }
+    }
+
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
     }
 
     pub(super) fn has_heard(&self, from: usize) -> bool {

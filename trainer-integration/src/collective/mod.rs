@@ -146,6 +146,9 @@ pub trait Collective: Send {
     /// the first byte was there, over all operations.
     fn waits(&self) -> &[Duration];
 
+    /// How long this rank has waited for others so far. A time in which it waited for several counts once.
+    fn waited(&self) -> Duration;
+
     /// Hands `outgoing[r]` to rank r and returns what every rank handed to this one, in rank order. Lengths are free and
     /// may be zero; the own slot comes back as it was.
     ///

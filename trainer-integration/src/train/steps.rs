@@ -76,7 +76,7 @@ impl RankClock {
         if before != Duration::MAX && at.elapsed() < NOTED_EVERY {
             return Ok(());
         }
-        let so_far: Duration = comm.run(|collective| Ok(collective.waits().iter().sum()))?;
+        let so_far = comm.run(|collective| Ok(collective.waited()))?;
         // A group that formed again begins at nothing.
         notes.waited_for_ranks(so_far.saturating_sub(before));
         self.noted = (so_far, Instant::now());

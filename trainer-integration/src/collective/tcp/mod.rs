@@ -174,6 +174,10 @@ impl Collective for TcpCollective {
     fn waits(&self) -> &[Duration] {
         &self.standing.waits
     }
+
+    fn waited(&self) -> Duration {
+        self.standing.waited()
+    }
 }
 
 impl TcpCollective {

@@ -116,6 +116,10 @@ impl Collective for ThreadCollective {
     fn waits(&self) -> &[Duration] {
         &self.standing.waits
     }
+
+    fn waited(&self) -> Duration {
+        self.standing.waited()
+    }
 }
 
 impl ThreadCollective {
