@@ -41,7 +41,6 @@ impl Stage {
 /// The time of a rank's loop since its loader began, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(deny_unknown_fields)]
 pub struct LoopTime {
     /// Steps taken.
     pub steps: u64,
@@ -58,6 +57,15 @@ pub struct LoopTime {
     /// The loss of the last step, if the trainer notes it; null if it is no number, and absent without one.
     #[serde(default, deserialize_with = "null_is_nan", skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
+}
+
+impl LoopTime {
+    /// The same without the notes of the trainer, which an earlier release refuses.
+    #[must_use]
+    pub fn without_notes(self) -> LoopTime {
+        let compute_ms = self.compute_ms.saturating_add(self.ranks_ms);
+        LoopTime { compute_ms, ranks_ms: 0, loss: None, ..self }
+    }
 }
 
 /// A trainer that does not note its waits leaves them out, as earlier releases do.
@@ -166,6 +174,17 @@ impl RecentTime {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_earlier_release_gets_the_fields_that_it_knows() {
+        let time = LoopTime { compute_ms: 3, ranks_ms: 4, loss: Some(0.5), ..LoopTime::default() };
+        let json = serde_json::to_value(time.without_notes()).expect("plain data");
+        let names: Vec<&str> = json.as_object().expect("fields").keys().map(String::as_str).collect();
+        assert_eq!(names, ["compute_ms", "samples", "steps", "waits"]);
+        assert_eq!(json["compute_ms"], 7);
+        let later = r#"{"steps":1,"samples":1,"compute_ms":1,"waits":{"network_ms":0,"disk_ms":0,"decode_ms":0,"transform_ms":0,"python_ms":0},"later":1}"#;
+        assert!(serde_json::from_str::<LoopTime>(later).is_ok(), "of a later release");
+    }
 
     #[test]
     fn a_loss_that_is_no_number_comes_through_json() {

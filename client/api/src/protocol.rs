@@ -280,6 +280,9 @@ pub struct LocateReply {
     /// The node takes reports of a loop's time.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub takes_loop_time: bool,
+    /// The node takes what a trainer notes of its steps with it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub takes_notes: bool,
 }
 
 /// Where one grain is.

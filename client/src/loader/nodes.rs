@@ -75,8 +75,8 @@ pub(crate) struct Nodes {
     consumed: Mutex<(u32, u64)>,
     /// Where the time of the user's loop went.
     loop_time: Mutex<LoopTime>,
-    /// The addresses of nodes that take reports of it.
-    take_loop_time: Mutex<BTreeSet<String>>,
+    /// The addresses of nodes that take reports of it, and whether with the notes of the trainer.
+    take_loop_time: Mutex<BTreeMap<String, bool>>,
     has_consumed: Condvar,
 }
 
@@ -173,8 +173,10 @@ impl Nodes {
         let transport = self.transports().get(server).copied().unwrap_or_default();
         let mut question = self.question(transport, epoch, &[], Vec::new(), false);
         // An older release refuses requests with fields that it does not know.
-        if is_own && self.take_loop_time.lock().expect("no panic while held").contains(server) {
-            question.loop_time = Some(*self.loop_time.lock().expect("no panic while held"));
+        let takes = self.take_loop_time.lock().expect("no panic while held").get(server).copied();
+        if let Some(takes_notes) = takes.filter(|_| is_own) {
+            let time = *self.loop_time.lock().expect("no panic while held");
+            question.loop_time = Some(if takes_notes { time } else { time.without_notes() });
         }
         let told = ask(&self.asking.quick, &self.run, server, &question);
         self.asking.said(server, &told);
@@ -187,10 +189,10 @@ impl Nodes {
     /// Notes what a node's reply says of the node.
     fn heard(&self, server: &str, reply: &LocateReply) {
         let mut takes = self.take_loop_time.lock().expect("no panic while held");
-        match reply.takes_loop_time {
-            true if takes.contains(server) => {}
-            true => drop(takes.insert(server.to_owned())),
-            false => drop(takes.remove(server)),
+        match (reply.takes_loop_time, takes.get_mut(server)) {
+            (true, Some(takes_notes)) => *takes_notes = reply.takes_notes,
+            (true, None) => drop(takes.insert(server.to_owned(), reply.takes_notes)),
+            (false, _) => drop(takes.remove(server)),
         }
     }
 

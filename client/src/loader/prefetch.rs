@@ -72,7 +72,7 @@ pub(crate) struct Task {
     pieces: Vec<(Reads, Arc<dyn Ready>)>,
     surplus: u64,
     builder: Arc<Builder>,
-    /// It ends when all of its steps are gathered.
+    /// The parent of its gathering.
     window: Span,
 }
 

@@ -125,8 +125,13 @@ impl Engine {
         }
         self.reads.end(reading, reply.iter().map(Located::len));
         let by_rows = self.is_short(&run, request.for_epoch);
-        let reply =
-            LocateReply { generation: run.generation(), grains: reply, by_rows, takes_loop_time: true };
+        let reply = LocateReply {
+            generation: run.generation(),
+            grains: reply,
+            by_rows,
+            takes_loop_time: true,
+            takes_notes: true,
+        };
         Ok((reply, inline))
     }
 
