@@ -26,8 +26,11 @@ pub struct CachedGrains {
     pub cached: u64,
     /// Bytes of those.
     pub bytes: u64,
-    /// Of the grains, the ones of partitions that the node hosts in the present epoch of the run.
-    pub hosted: u64,
+    /// Of the grains, the ones of partitions that the node hosts in the present epoch of the run; absent while the node has heard of
+    /// no rank of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub hosted: Option<u64>,
 }
 
 /// The grains of a shard on a node, by run.
@@ -103,7 +106,7 @@ impl Copies {
                     cached: 0,
                 });
                 run.cached = run.cached.saturating_add(grains.cached);
-                if grains.cached > 0 || grains.hosted > 0 {
+                if grains.cached > 0 || grains.hosted > Some(0) {
                     nodes.push(CachedAt { node: node.clone(), grains });
                 }
             }
@@ -130,7 +133,7 @@ mod tests {
             grains: 8,
             cached,
             bytes: 100 * cached,
-            hosted,
+            hosted: Some(hosted),
         }
     }
 

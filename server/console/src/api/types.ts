@@ -76,7 +76,7 @@ export interface CachedAt {
   grains: number;
   cached: number;
   bytes: number;
-  hosted: number;
+  hosted?: number;
 }
 
 export interface RunOfShard {
@@ -696,11 +696,14 @@ export interface DriftRows {
   more_columns?: number;
 }
 
+/** Why samples were not compared. */
+export type LeftOut = 'rows' | 'shards' | 'time';
+
 export interface VersionDiff {
   old: DiffSide;
   new: DiffSide;
   same?: boolean;
-  diff: { schema: SchemaChange[]; shards: Counted; samples?: Counted; inputs: Counted; same_order?: boolean };
+  diff: { schema: SchemaChange[]; shards: Counted; samples?: Counted; inputs: Counted; same_order?: boolean; left_out?: LeftOut };
   more_schema?: number;
   stats?: DriftRows;
 }

@@ -17,7 +17,8 @@ impl Engine {
 
     fn cached_of(&self, run: &RunState, shard: ShardId) -> Option<CachedGrains> {
         let number = run.shard_number(shard)?;
-        let epoch = run.ranks.progress.borrow().furthest().map_or(0, |(epoch, _)| epoch);
+        let epoch = run.ranks.progress.borrow().furthest().map(|(epoch, _)| epoch);
+        let hosts = epoch.and_then(|epoch| Some((run.epochs.view(epoch), run.placement()?)));
         let mut of = CachedGrains {
             run: run.record.id.clone(),
             plan: run.record.plan,
@@ -25,11 +26,13 @@ impl Engine {
             grains: 0,
             cached: 0,
             bytes: 0,
-            hosted: 0,
+            hosted: hosts.as_ref().map(|_| 0),
         };
         for grain in run.grains_of_shard(number) {
             of.grains += 1;
-            of.hosted += u64::from(run.is_hosted_by(&self.node, grain, epoch));
+            if let (Some(hosted), Some((view, placement))) = (&mut of.hosted, &hosts) {
+                *hosted += u64::from(*placement.host(view.partition_of(grain)) == self.node);
+            }
             if let Some(at) = self.cache.get(&run.key(grain)) {
                 of.cached += 1;
                 of.bytes += u64::from(at.len);
