@@ -4,6 +4,7 @@ import os
 import subprocess
 import threading
 import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -100,3 +101,23 @@ def test_epochs_that_nodes_give_can_be_limited(servers):
 def test_the_address_of_a_node_in_the_place_of_a_store_is_answered_with_the_argument_for_it(servers):
     with pytest.raises(OSError, match=rf"If {servers[0]} is a node, pass it as servers=\['{servers[0]}'\]"):
         shardd.StreamingDataset(servers[0])
+
+
+def test_a_loop_notes_its_loss_and_how_long_it_waits_for_other_ranks(servers):
+    loader = shardd.DataLoader(shardd.StreamingDataset(servers=servers, q=0.5, partitions=8), 50)
+    others, found = threading.Event(), {}
+    deadline = time.monotonic() + 60
+    while len(found) < 2 and time.monotonic() < deadline:
+        for _ in loader:
+            with loader.waiting_for_ranks():
+                others.wait(0.002)
+            loader.note_loss(0.25)
+        with urllib.request.urlopen(f"{servers[0]}/metrics") as answer:
+            lines = [line.rsplit(" ", 1) for line in answer.read().decode().splitlines() if line.startswith("shardd_rank_")]
+        values = {name: float(value) for name, value in lines}
+        losses = [value for name, value in values.items() if name.startswith("shardd_rank_loss{")]
+        waits = [value for name, value in values.items() if name.startswith("shardd_rank_collective_wait_seconds_total{") and value > 0]
+        found = {**({"loss": losses} if losses else {}), **({"waits": waits} if waits else {})}
+    assert found["loss"] == [0.25]
+    # Each of the batches waited for two milliseconds or more.
+    assert found["waits"][0] >= 0.1

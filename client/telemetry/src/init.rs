@@ -37,13 +37,13 @@ where
     L: Layer<Registry> + Send + Sync + 'static,
 {
     tracing_subscriber::registry().with(lines).init();
-    let asks = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    let endpoints = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"];
-    if let Some(variable) = endpoints.iter().find(|name| asks(name)) {
+    // A protocol that the other build refuses is asked for in vain, too.
+    let is_asked = crate::env::signals(|name| std::env::var(name).ok())
+        .map_or(true, |signals| signals.traces || signals.logs);
+    if is_asked {
+        let name = service.name;
         tracing::warn!(
-            variable,
-            "this build of {} sends no traces: build it with the feature otlp",
-            service.name
+            "this build of {name} sends nothing to the collector of the OTEL variables: build it with the feature otlp"
         );
     }
     Ok(Exporting::default())

@@ -4,13 +4,13 @@
 //! takes up that of the process before, in the form of [W3C Trace Context](https://www.w3.org/TR/trace-context/).
 //! [`init`] writes log lines, and with the feature `otlp` sends spans and log records to a collector, where the
 //! [variables of OpenTelemetry](https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/)
-//! name one. Without the feature nothing here does anything, and no span is made.
+//! name one. Without the feature nothing is sent.
 
 #[cfg(feature = "otlp")]
 mod collector;
 #[cfg(feature = "otlp")]
 mod conventions;
-#[cfg(feature = "otlp")]
+#[cfg(feature = "init")]
 mod env;
 #[cfg(feature = "init")]
 mod error;

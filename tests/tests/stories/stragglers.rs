@@ -1,4 +1,4 @@
-//! A rank that works slowly, beside others that wait for it: it is told apart from one that waits for data.
+//! A rank that works slowly, beside others that wait for it: it has its data, and is named all the same.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};

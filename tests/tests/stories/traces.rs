@@ -187,7 +187,9 @@ fn a_trace_leads_from_a_rank_through_nodes_to_the_store() {
     assert!(reads.iter().any(|span| leads_to(span, "obtain")), "{summary:?}");
 
     // Log records: those of a request have its trace.
-    assert!(!taken.records.is_empty());
+    let of_join = taken.records.iter().find(|(text, _)| text.contains("a node joined"));
+    let (_, trace) = of_join.expect("the first node logs who joins");
+    assert!(named("POST /v1/join").iter().any(|span| span.trace == *trace), "{summary:?}");
 }
 
 #[test]

@@ -306,7 +306,7 @@ fn directories_on_one_disk_are_one_finding() {
 }
 
 #[test]
-fn a_rank_that_computes_slowly_is_told_apart_from_one_that_waits_for_data() {
+fn a_rank_that_computes_slowly_is_no_rank_that_waits_for_data() {
     let view_of = |ranks: [(f64, f64); 4]| {
         let mut nodes = healthy();
         for (node, (exposed, for_ranks)) in nodes.iter_mut().zip(ranks) {

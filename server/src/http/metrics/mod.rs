@@ -393,7 +393,9 @@ impl Snapshot {
 ///
 /// In OpenMetrics for a client that accepts it, with an exemplar of each bucket: the id of a request, and its trace.
 #[utoipa::path(get, path = "/metrics", tag = "node", operation_id = "metrics",
-    responses((status = 200, body = String, content_type = "text/plain; version=0.0.4; charset=utf-8")))]
+    responses((status = 200, description = "The counters", content(
+        (String = "text/plain; version=0.0.4; charset=utf-8"),
+        (String = "application/openmetrics-text; version=1.0.0; charset=utf-8")))))]
 pub(super) async fn metrics(state: State, headers: HeaderMap) -> Answer {
     let mut snapshot = Snapshot::default();
     let able = state.api.engine.unready().is_none() && state.api.metadata_trouble().is_none();
@@ -543,8 +545,9 @@ mod tests {
         snapshot.gauge("shardd_event_followers", "Clients that follow events", 0);
         let text = in_text([&metrics.registry, &snapshot.0]);
         let page = format!(
-            "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus. The counters begin with the \
-             process.\nWhere nodes require tokens, `/metrics` needs one of role `read`.\n\n{}\n## Labels\n\n{LABELS}",
+            "# Metrics\n\nEach node serves these at `/metrics`, in the text format of Prometheus, or in OpenMetrics for a client \
+             that\naccepts it. The counters begin with the process. Where nodes require tokens, `/metrics` needs one of\nrole \
+             `read`.\n\n{}\n## Labels\n\n{LABELS}",
             table(&text)
         );
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
