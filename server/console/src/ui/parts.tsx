@@ -86,7 +86,7 @@ export function fullness(share: number): string {
   return share >= 0.9 ? 'warning' : 'plain';
 }
 
-/** Where the time of a loop goes: its waits by stage; the rest is its own work. */
+/** Where the time of a loop goes: its waits for data by stage; the rest is its own work, and waits for other ranks. */
 export function Stack({ shares, legend = true }: { shares: WaitShares; legend?: boolean }) {
   const parts = STAGES.map((stage): [Stage, number] => [stage, shares[stage] ?? 0]).filter(([, share]) => share >= 0.001);
   const listed = [...parts].sort(([, one], [, other]) => other - one);
