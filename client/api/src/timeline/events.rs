@@ -75,9 +75,9 @@ fn is_zero(count: &usize) -> bool {
 impl RunTrace {
     /// Of what nodes know of a run that has this number of hosts.
     pub fn of(run: &RunId, hosts: usize, mut nodes: Vec<NodeTrace>, unanswered: Vec<NodeId>) -> RunTrace {
-        let most = MOST_STRETCHES / nodes.len().max(1);
+        let needs: Vec<usize> = nodes.iter().map(|node| node.timeline.stretches.len()).collect();
         let mut left_out = 0;
-        for node in &mut nodes {
+        for (node, most) in nodes.iter_mut().zip(shared(MOST_STRETCHES, &needs)) {
             // They come in the order in which they ended.
             let more = node.timeline.stretches.len().saturating_sub(most);
             node.timeline.stretches.drain(..more);
@@ -97,6 +97,18 @@ impl RunTrace {
         let other_data = TraceFacts { run: run.clone(), hosts, nodes, unanswered, left_out, more_ranks };
         RunTrace { trace_events: events, display_time_unit: "ms", other_data }
     }
+}
+
+/// How much of a room each has that needs this much. What one does not need, the others share.
+fn shared(room: usize, needs: &[usize]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..needs.len()).collect();
+    order.sort_by_key(|at| needs[*at]);
+    let (mut shares, mut left) = (vec![0; needs.len()], room);
+    for (before, at) in order.into_iter().enumerate() {
+        shares[at] = needs[at].min(left / (needs.len() - before));
+        left -= shares[at];
+    }
+    shares
 }
 
 /// The rank of a run that a series is of.
@@ -328,7 +340,32 @@ mod tests {
         assert_eq!((counters, trace.other_data.more_ranks), (MOST_RANKS, 640 - MOST_RANKS));
     }
 
+    #[test]
+    fn a_busy_node_has_the_room_that_idle_ones_leave() {
+        let of = |node: usize, count: u64| {
+            let stretches = (0..count).map(|at| stretch(Work::Fill, 10 * at, 5)).collect();
+            NodeTrace { timeline: Timeline { node: named(&format!("n{node}")), stretches }, series: None }
+        };
+        let nodes = (0..64).map(|node| of(node, if node == 5 { 8192 } else { 3 })).collect();
+        let trace = RunTrace::of(&"r".parse().unwrap(), 64, nodes, vec![]);
+        assert_eq!((drawn(&trace.trace_events).len(), trace.other_data.left_out), (8192 + 63 * 3, 0));
+    }
+
     proptest! {
+        #[test]
+        fn nothing_is_left_out_while_there_is_room(
+            room in 0usize..500,
+            needs in prop::collection::vec(0usize..100, 0..20),
+        ) {
+            let shares = shared(room, &needs);
+            prop_assert_eq!(shares.iter().sum::<usize>(), room.min(needs.iter().sum()));
+            let most = shares.iter().max().copied().unwrap_or(0);
+            for (share, need) in shares.iter().zip(&needs) {
+                prop_assert!(share <= need);
+                prop_assert!(share == need || share + 1 >= most, "a short one has as much as any: {:?}", shares);
+            }
+        }
+
         #[test]
         fn nothing_overlaps_in_a_row_and_nothing_is_lost(
             times in prop::collection::vec((0u64..1000, 0u64..100), 0..60)
