@@ -12,7 +12,7 @@ use shardd_store::connect::Connect;
 use shardfmt::ByteSize;
 
 use crate::failure::Failure;
-use crate::human::plural;
+use crate::human::{count, plural};
 use crate::output;
 
 /// The most hosts that a node asks for one trace.
@@ -26,6 +26,10 @@ pub(super) struct Trace {
     /// Write the trace to this file
     #[arg(long, value_name = "FILE")]
     out: PathBuf,
+
+    /// The option of the other commands: only nodes have traces
+    #[arg(long, hide = true)]
+    record: Option<PathBuf>,
 }
 
 /// A trace, as far as it matters here.
@@ -37,6 +41,9 @@ struct Traced {
 
 impl Trace {
     pub(super) fn run(&self, connect: &Connect, json: bool) -> Result<(), Failure> {
+        if self.record.is_some() {
+            return Err(Failure::usage("nodes have traces, records have none: leave out --record"));
+        }
         let servers = connect.servers()?;
         let url = format!("{}/v1/runs/{}/trace?limit={HOSTS}", servers.first_that_answers(), self.run);
         let trace = servers.http().get(&url)?;
@@ -53,10 +60,54 @@ impl Trace {
         output::print(&format!(
             "{file} has the trace of {nodes} ({size}); open it at https://ui.perfetto.dev\n"
         ));
-        if !facts.unanswered.is_empty() {
-            let names: Vec<&str> = facts.unanswered.iter().map(|node| node.as_str()).collect();
-            output::print(&format!("without {}: no answer\n", names.join(", ")));
-        }
+        lines(&facts).iter().for_each(|line| output::print(&format!("{line}\n")));
         Ok(())
+    }
+}
+
+/// What the trace is a part of, and what it lacks.
+fn lines(facts: &TraceFacts) -> Vec<String> {
+    let TraceFacts { run, hosts, nodes: _, unanswered, left_out, more_ranks } = facts;
+    let names: Vec<&str> = unanswered.iter().map(|node| node.as_str()).collect();
+    let lines = [
+        (*hosts > 0).then(|| format!("hosts of run {run}: {}", plural(*hosts as u64, "node"))),
+        (!names.is_empty()).then(|| format!("without {}: no answer", names.join(", "))),
+        (*left_out > 0).then(|| {
+            let activities = if *left_out == 1 { "activity" } else { "activities" };
+            format!("without {} earlier {activities}: no room", count(*left_out as u64))
+        }),
+        (*more_ranks > 0)
+            .then(|| format!("without the counters of {}: no room", plural(*more_ranks as u64, "rank"))),
+    ];
+    lines.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_trace_lacks_has_a_line_each() {
+        let run = "r".parse().expect("a name");
+        let whole = TraceFacts {
+            run,
+            hosts: 3,
+            nodes: Vec::new(),
+            unanswered: Vec::new(),
+            left_out: 0,
+            more_ranks: 0,
+        };
+        assert_eq!(lines(&whole), ["hosts of run r: 3 nodes"]);
+        let unanswered = vec!["n2".parse().expect("a name"), "n3".parse().expect("a name")];
+        let part = TraceFacts { unanswered, left_out: 7168, more_ranks: 1, ..whole };
+        assert_eq!(
+            lines(&part),
+            [
+                "hosts of run r: 3 nodes",
+                "without n2, n3: no answer",
+                "without 7,168 earlier activities: no room",
+                "without the counters of 1 rank: no room",
+            ]
+        );
     }
 }

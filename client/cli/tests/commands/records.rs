@@ -213,3 +213,15 @@ fn damage_is_said_and_told_from_difference() {
     std::fs::write(desk.dir.path().join(format!("store/runs/a/records/{a}.json")), b"{}").unwrap();
     assert!(desk.refused(1, &["runs", "show", "a"]).contains("corrupt"));
 }
+
+#[test]
+fn a_trace_is_of_nodes_and_takes_no_place_of_records() {
+    let desk = Desk::new();
+    assert!(!desk.done(&["runs", "trace", "--help"]).contains("--record"));
+    for args in [
+        ["runs", "trace", "r", "--out", "x", "--record", "y"],
+        ["runs", "--record", "y", "trace", "r", "--out", "x"],
+    ] {
+        assert!(desk.refused(2, &args).contains("leave out --record"), "{args:?}");
+    }
+}
