@@ -27,6 +27,7 @@ pub mod protocol;
 pub mod schema;
 pub mod serde_str;
 pub mod series;
+pub mod shell;
 pub mod status;
 pub mod suggest;
 pub mod timeline;

@@ -35,5 +35,6 @@ test('a shell reads a word as one word', () => {
   assert.equal(shell('/data/my store'), "'/data/my store'");
   assert.equal(shell("x'; rm -rf $HOME"), "'x'\\''; rm -rf $HOME'");
   assert.equal(shell('a\nb'), "'a\\nb'");
+  assert.equal(shell('~root/store'), "'~root/store'");
   assert.equal(shell(''), "''");
 });

@@ -36,5 +36,5 @@ export function withCode(text: string): string[] {
 /** A word of a command line, in quotes where a shell would read it as something else. */
 export function shell(word: string): string {
   const shown = visible(word);
-  return /^[\w@%+=:,./~-]+$/.test(shown) ? shown : `'${shown.replaceAll("'", "'\\''")}'`;
+  return /^[\w@%+=:,./-]+$/.test(shown) ? shown : `'${shown.replaceAll("'", "'\\''")}'`;
 }

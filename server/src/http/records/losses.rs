@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use shardd_api::protocol::RunId;
 use shardd_api::schema;
+use shardd_api::shell::word;
 use shardd_store::record::{RecordId, SampleLoss, largest_first};
 use utoipa::{IntoParams, ToSchema};
 
@@ -105,27 +106,5 @@ pub(crate) async fn show(
                  `shardtrain rerun {id} --sample-losses {step} --save --record {store} --server {node}`"
             )))
         }
-    }
-}
-
-/// A word of a command line, in quotes where a shell would read it as something else.
-fn word(text: &str) -> String {
-    let is_plain = |c: char| c.is_alphanumeric() || "_@%+=:,./~-".contains(c);
-    match !text.is_empty() && text.chars().all(is_plain) {
-        true => text.to_owned(),
-        false => format!("'{}'", text.replace('\'', r"'\''")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_place_with_a_space_is_one_word() {
-        assert_eq!(word("s3://bucket/a-b"), "s3://bucket/a-b");
-        assert_eq!(word("/data/my store"), "'/data/my store'");
-        assert_eq!(word("a'b"), r"'a'\''b'");
-        assert_eq!(word(""), "''");
     }
 }
