@@ -8,11 +8,12 @@ use shardd_api::protocol::MAX_EPOCH;
 use shardd_api::schema;
 use shardd_client::label_skew::{Origins, PartitionKinds, hops};
 use shardd_plan::{Epoch, Partition, Plan};
+use shardfmt::manifest::Labels;
 use shardfmt::{ManifestFile, PlanId, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
-use super::problem::{bad_request, invalid};
-use super::{Answer, LOOKUPS, PathParam, State, ValidQuery, json, place, within};
+use super::problem::invalid;
+use super::{Answer, LOOKUPS, PathParam, State, ValidQuery, json, place, short, within};
 
 /// The default number of partitions in an answer, and the most.
 const PARTITIONS: u32 = 64;
@@ -139,10 +140,7 @@ pub(super) async fn labels(
 ) -> Answer {
     let WantedLabels { epoch, first, .. } = wanted;
     let partitions = within("partitions", wanted.partitions.unwrap_or(PARTITIONS), MOST_PARTITIONS)?;
-    let most = match wanted.labels.unwrap_or(LABELS) {
-        most @ 1..=MOST_LABELS => most,
-        other => return Err(bad_request(format!("labels: {other} is not a number from 1 to {MOST_LABELS}"))),
-    };
+    let most = within("labels", wanted.labels.unwrap_or(LABELS), MOST_LABELS)?;
     let one_of_few = place(&state.lookups, "lookups", LOOKUPS)?;
     let document = state.api.catalog.plan(id).await?;
     let version = document.version;
@@ -158,19 +156,15 @@ pub(super) async fn labels(
             return Ok(Err(invalid(format!("first: {first} is not one of the {all} partitions, from 0"))));
         }
         let range = first..all.min(first.saturating_add(partitions));
-        let known = manifest.labels()?.unwrap_or_default();
         let shards = manifest.totals().shards;
-        let counts = (shards + u64::from(partitions)).saturating_mul(known.len() as u64);
-        if counts > MOST_COUNTS {
-            return Ok(Err(invalid(format!(
-                "version {version} has {} labels in {shards} shards: too many to add up here",
-                known.len()
-            ))));
-        }
+        let known = match countable(manifest.labels()?, shards + u64::from(partitions)) {
+            Ok(known) => known,
+            Err(why) => return Ok(Err(invalid(format!("version {version} {why}")))),
+        };
         let entries = manifest.entries(0..shards)?;
         let Some(origins) = Origins::labels(entries.iter().map(|entry| (entry.rows, entry.labels.as_ref())))
         else {
-            return Ok(Err(invalid(format!("version {version} has no labels"))));
+            return Ok(Err(invalid(format!("version {version} {NONE_COUNTED}"))));
         };
         let looks = MOST_WORK / hops(&plan, Epoch(epoch)) / u64::from(range.end - range.start);
         if epoch > MAX_EPOCH || looks < FEWEST_LOOKS {
@@ -186,6 +180,23 @@ pub(super) async fn labels(
         Ok(Ok(PlanLabels::of(&of, epoch, most, found)))
     };
     json(&state.api.catalog.origin().ask_manifest(version, asked).await??)
+}
+
+/// Why a version without counts has no labels here.
+const NONE_COUNTED: &str =
+    "has no labels, or too many different ones to count: ingest its data with classes in the column `label`";
+
+/// The labels of a version, if shards and partitions, `holders` together, may have a count of each.
+fn countable(known: Option<Labels>, holders: u64) -> Result<Labels, String> {
+    let Some(known) = known.filter(|known| !known.is_empty()) else { return Err(NONE_COUNTED.to_owned()) };
+    let labels = known.len() as u64;
+    match holders.saturating_mul(labels) <= MOST_COUNTS {
+        true => Ok(known),
+        false => Err(format!(
+            "has {labels} labels, too many to count in {holders} shards and partitions: ask for fewer partitions, or make larger \
+             shards with `shardctl reshard`"
+        )),
+    }
 }
 
 /// A plan and the labels of its version.
@@ -211,8 +222,8 @@ impl PlanLabels {
             let (label, share) = (&names[*kind], shares[*kind]);
             let class = label.parse::<usize>().ok().and_then(|number| classes.get(number));
             LabelOfVersion {
-                label: label.chars().take(LONGEST).collect(),
-                class: class.map(|class| class.chars().take(LONGEST).collect()),
+                label: short(label, LONGEST),
+                class: class.map(|class| short(class, LONGEST)),
                 samples: samples(share),
                 share,
             }
@@ -244,5 +255,28 @@ impl PlanLabels {
             floor: origins.distance_of_drawn(plan),
             rows,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_have_a_bound_also_where_the_labels_are_not_known() {
+        let of = |labels: u64| -> Option<Labels> {
+            Some((0..labels).map(|label| (label.to_string().into(), 1)).collect())
+        };
+        for unknown in [None, of(0)] {
+            let why = countable(unknown, 1).expect_err("nothing to count");
+            assert!(
+                why.contains("too many different ones to count")
+                    && why.contains("ingest its data with classes"),
+                "{why}"
+            );
+        }
+        assert_eq!(countable(of(1024), MOST_COUNTS / 1024), Ok(of(1024).expect("labels")));
+        let why = countable(of(1024), MOST_COUNTS / 1024 + 1).expect_err("too many");
+        assert!(why.contains("has 1024 labels") && why.contains("shardctl reshard"), "{why}");
     }
 }

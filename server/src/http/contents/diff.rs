@@ -163,10 +163,7 @@ fn cut<T>(list: &mut Vec<T>, most: usize) -> usize {
 
 /// A text of at most [`LONGEST`] characters.
 fn short(text: &str) -> String {
-    match text.char_indices().nth(LONGEST) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}…", &text[..end]),
-    }
+    super::super::short(text, LONGEST)
 }
 
 fn bounded(change: SchemaChange) -> SchemaChange {

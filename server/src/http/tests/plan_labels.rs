@@ -1,6 +1,6 @@
 //! The labels of a plan's partitions, and plans by their version.
 
-use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use arrow::array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use shardd_plan::{PlanDocument, PlanOptions, Shape};
 
 use super::*;
@@ -16,10 +16,14 @@ fn rows(shard: i64, labels: &[i64]) -> RecordBatch {
 
 /// A server with a version whose shards have these labels, and a plan of it.
 fn filled(shards: &[&[i64]], partitions: u32) -> (Server, VersionId, Value) {
+    planned(shards.iter().zip(0..).map(|(labels, shard)| rows(shard, labels)), partitions)
+}
+
+/// A server with a version of a shard of each batch, and a plan of it.
+fn planned(batches: impl IntoIterator<Item = RecordBatch>, partitions: u32) -> (Server, VersionId, Value) {
     let server = Server::start();
     let catalog = server.catalog();
-    let batches = shards.iter().zip(0..).map(|(labels, shard)| rows(shard, labels));
-    let (version, manifest, _) = version_of(&catalog, "kinds", batches, json!({}));
+    let (version, manifest, shards) = version_of(&catalog, "kinds", batches, json!({}));
     let shape = Shape { shard_rows: vec![ROWS as u32; shards.len()], row_bytes: manifest.row_bytes() };
     let options = PlanOptions {
         q: "0.25".parse().expect("a share"),
@@ -102,6 +106,29 @@ fn labels_that_cannot_be_had_are_refused_with_the_way_out() {
         assert!(is == status && why.contains(words), "{query}: {is} {why}");
     }
     assert_eq!(server.refused(&format!("plans/{}/labels", "ab".repeat(32))).0, 404);
+}
+
+#[test]
+fn labels_that_are_nearly_numbers_of_samples_are_refused_before_they_are_read() {
+    // More than 65,536 of them, which a manifest does not count.
+    let labels: Vec<Vec<i64>> =
+        (0..257).map(|shard| (shard * ROWS as i64..(shard + 1) * ROWS as i64).collect()).collect();
+    let (server, _, plan) = filled(&labels.iter().map(Vec::as_slice).collect::<Vec<_>>(), 2);
+    let (status, why) = server.refused(&format!("plans/{}/labels", plan.as_str().expect("a plan")));
+    assert!(status == 422 && why.contains("too many different ones to count"), "{status} {why}");
+}
+
+#[test]
+fn a_long_label_ends_with_an_ellipsis() {
+    let shards = ["é".repeat(300), "short".to_owned()].map(|label| {
+        let labels: ArrayRef = Arc::new(StringArray::from(vec![label; ROWS]));
+        RecordBatch::try_from_iter([("label", labels)]).expect("a column")
+    });
+    let (server, _, plan) = planned(shards, 2);
+    let found = server.document(&format!("plans/{}/labels", plan.as_str().expect("a plan")));
+    let labels = found["labels"].as_array().expect("labels").iter();
+    let labels: Vec<&str> = labels.filter_map(|label| label["label"].as_str()).collect();
+    assert_eq!(labels, ["short".to_owned(), format!("{}…", "é".repeat(200))]);
 }
 
 #[test]
