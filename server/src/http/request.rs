@@ -23,7 +23,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The longest id taken from a request.
 const LONGEST_ID: usize = 64;
 /// How long an answer may take to begin. Attaching waits up to ten seconds for other ranks, a miss for the store.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
 /// How long an upload or a gc may take. A longer one ends halfway; the next continues it.
 const UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// How long a forget may take. It looks at every shard of the store before it changes anything, and would begin with that again.

@@ -8,6 +8,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, Write};
 use std::ops::AddAssign;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 use rayon::prelude::*;
@@ -83,7 +85,7 @@ pub struct BoundedDiff {
     pub schema: Vec<SchemaChange>,
     /// Shards, by their names.
     pub shards: Change,
-    /// Samples, by the digests of their rows; none where the shards that differ have more rows than were to be compared.
+    /// Samples, by the digests of their rows; none where the shards that differ were too much to compare.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub samples: Option<Change>,
@@ -93,6 +95,46 @@ pub struct BoundedDiff {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub same_order: Option<bool>,
+    /// Why samples or their order were not compared.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub left_out: Option<LeftOut>,
+}
+
+/// Why samples were not compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum LeftOut {
+    /// The shards have too many rows.
+    Rows,
+    /// There are too many shards.
+    Shards,
+    /// Their sidecars took too long.
+    Time,
+}
+
+/// What may be read to compare samples, and once more to compare their order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// Rows of the shards that differ.
+    pub rows: u64,
+    /// These shards.
+    pub shards: u64,
+}
+
+impl Bounds {
+    /// Everything.
+    pub const NONE: Bounds = Bounds { rows: u64::MAX, shards: u64::MAX };
+
+    /// Why samples of these shards are not compared, if they are not.
+    fn exceeded_by(self, shards: u64, rows: u64) -> Option<LeftOut> {
+        match (rows > self.rows, shards > self.shards) {
+            (true, _) => Some(LeftOut::Rows),
+            (false, true) => Some(LeftOut::Shards),
+            (false, false) => None,
+        }
+    }
 }
 
 impl BoundedDiff {
@@ -135,23 +177,25 @@ pub fn diff<E: Send>(
     sidecar: &(impl Fn(&ShardEntry) -> Result<Sidecar, E> + Sync),
     counted: &(impl Fn(&ShardEntry) + Sync),
 ) -> Result<Diff, DiffError<E>> {
-    let found = diff_within(u64::MAX, old, new, sidecar, counted)?;
-    let BoundedDiff { schema, shards, samples, inputs, same_order } = found;
+    let sidecar = |entry: &ShardEntry| sidecar(entry).map(Some);
+    let found = diff_within(Bounds::NONE, old, new, &sidecar, counted)?;
+    let BoundedDiff { schema, shards, samples, inputs, same_order, left_out: _ } = found;
     const UNBOUNDED: &str = "everything is compared without a bound";
     let (samples, same_order) = (samples.expect(UNBOUNDED), same_order.expect(UNBOUNDED));
     Ok(Diff { schema, shards, samples, inputs, same_order })
 }
 
-/// Compares two versions, and samples only where that takes the digests of at most `most_rows` rows.
+/// Compares two versions, and samples only where that is within the bounds. `sidecar` has none once there is no more time: then samples
+/// are left out, too.
 ///
 /// # Errors
 ///
 /// As [`diff`].
 pub fn diff_within<E: Send>(
-    most_rows: u64,
+    bounds: Bounds,
     old: &Manifest,
     new: &Manifest,
-    sidecar: &(impl Fn(&ShardEntry) -> Result<Sidecar, E> + Sync),
+    sidecar: &(impl Fn(&ShardEntry) -> Result<Option<Sidecar>, E> + Sync),
     counted: &(impl Fn(&ShardEntry) + Sync),
 ) -> Result<BoundedDiff, DiffError<E>> {
     let schema = changes(&old.schema, &new.schema);
@@ -160,33 +204,44 @@ pub fn diff_within<E: Send>(
     let total = |shards: &[&ShardEntry]| shards.iter().map(|shard| u64::from(shard.rows)).sum::<u64>();
     let (total_removed, total_added) = (total(&removed), total(&added));
     let samples = if !are_comparable(&old.schema, &new.schema) {
-        Some(Change { kept: 0, added: new.sample_count(), removed: old.sample_count() })
-    } else if total_removed + total_added <= most_rows {
-        let mut tally = Tally::new(total_removed + total_added)?;
-        count(&mut tally, &removed, Side::Old, sidecar, counted)?;
-        count(&mut tally, &added, Side::New, sidecar, counted)?;
-        let mut change = tally.finish()?;
-        change.kept += old.sample_count() - total_removed;
-        Some(change)
+        Ok(Change { kept: 0, added: new.sample_count(), removed: old.sample_count() })
+    } else if let Some(why) =
+        bounds.exceeded_by((removed.len() + added.len()) as u64, total_removed + total_added)
+    {
+        Err(why)
     } else {
-        None
+        let mut tally = Tally::new(total_removed + total_added)?;
+        let all = count(&mut tally, &removed, Side::Old, sidecar, counted)?
+            && count(&mut tally, &added, Side::New, sidecar, counted)?;
+        if all {
+            let mut change = tally.finish()?;
+            change.kept += old.sample_count() - total_removed;
+            Ok(change)
+        } else {
+            Err(LeftOut::Time)
+        }
     };
     let same_order = match samples {
-        Some(samples) if !samples.is_none() => Some(false),
-        Some(_) if elsewhere(old, new) <= most_rows => Some(has_same_order(old, new, sidecar)?),
-        _ => None,
+        Ok(samples) if !samples.is_none() => Ok(false),
+        Ok(_) => {
+            let (elsewhere, rows) = elsewhere(old, new);
+            match bounds.exceeded_by(elsewhere, rows) {
+                Some(why) => Err(why),
+                None => has_same_order(old, new, sidecar)?.ok_or(LeftOut::Time),
+            }
+        }
+        Err(why) => Err(why),
     };
-    Ok(BoundedDiff { schema, shards, samples, inputs, same_order })
+    let left_out = same_order.err();
+    Ok(BoundedDiff { schema, shards, samples: samples.ok(), inputs, same_order: same_order.ok(), left_out })
 }
 
-/// The rows of shards that do not begin at the same sample of the other version: whether two versions have the same order takes the
-/// digests of no others.
-fn elsewhere(old: &Manifest, new: &Manifest) -> u64 {
+/// The shards that do not begin at the same sample of the other version, and their rows: whether two versions have the same order takes
+/// the digests of no others.
+fn elsewhere(old: &Manifest, new: &Manifest) -> (u64, u64) {
     let (olds, news) = (placed(old), placed(new));
-    let rows = |these: &BTreeSet<(u64, ShardId, u32)>, those| {
-        these.difference(those).map(|(_, _, rows)| u64::from(*rows)).sum::<u64>()
-    };
-    rows(&olds, &news) + rows(&news, &olds)
+    let apart = olds.symmetric_difference(&news);
+    apart.fold((0, 0), |(shards, sum), (_, _, rows)| (shards + 1, sum + u64::from(*rows)))
 }
 
 /// The shards of a version, each with its first sample and its rows.
@@ -231,20 +286,28 @@ fn without<'a, T, K: Ord>(all: &'a [T], other: &[T], key: impl Fn(&T) -> K) -> V
     all.iter().filter(is_gone).collect()
 }
 
+/// Counts the digests of shards. False if there is no time for all.
 fn count<E: Send>(
     tally: &mut Tally,
     shards: &[&ShardEntry],
     side: Side,
-    sidecar: &(impl Fn(&ShardEntry) -> Result<Sidecar, E> + Sync),
+    sidecar: &(impl Fn(&ShardEntry) -> Result<Option<Sidecar>, E> + Sync),
     counted: &(impl Fn(&ShardEntry) + Sync),
-) -> Result<(), DiffError<E>> {
-    let tally = Mutex::new(tally);
+) -> Result<bool, DiffError<E>> {
+    let (tally, is_late) = (Mutex::new(tally), AtomicBool::new(false));
     shards.par_iter().try_for_each(|entry| {
-        let sidecar = sidecar(entry).map_err(DiffError::Sidecar)?;
+        if is_late.load(Relaxed) {
+            return Ok(());
+        }
+        let Some(sidecar) = sidecar(entry).map_err(DiffError::Sidecar)? else {
+            is_late.store(true, Relaxed);
+            return Ok(());
+        };
         tally.lock().unwrap_or_else(PoisonError::into_inner).add(&sidecar.rows, side)?;
         counted(entry);
-        Ok(())
-    })
+        Ok::<_, DiffError<E>>(())
+    })?;
+    Ok(!is_late.into_inner())
 }
 
 #[derive(Clone, Copy)]
@@ -339,12 +402,13 @@ impl Table {
     }
 }
 
-/// Whether two versions of the same samples have them in the same order. Shards that lie in the same place are not read.
+/// Whether two versions of the same samples have them in the same order, if there is time for that. Shards that lie in the same place
+/// are not read.
 fn has_same_order<E>(
     old: &Manifest,
     new: &Manifest,
-    sidecar: &impl Fn(&ShardEntry) -> Result<Sidecar, E>,
-) -> Result<bool, DiffError<E>> {
+    sidecar: &impl Fn(&ShardEntry) -> Result<Option<Sidecar>, E>,
+) -> Result<Option<bool>, DiffError<E>> {
     let (mut olds, mut news) = (Digests::of(&old.shards, sidecar), Digests::of(&new.shards, sidecar));
     // Shard and row on either side.
     let (mut here, mut there) = ((0, 0), (0, 0));
@@ -354,16 +418,17 @@ fn has_same_order<E>(
             (here, there) = ((here.0 + 1, 0), (there.0 + 1, 0));
             continue;
         }
-        let (a, b) = (&olds.at(here.0)?[here.1..], &news.at(there.0)?[there.1..]);
+        let (Some(a), Some(b)) = (olds.at(here.0)?, news.at(there.0)?) else { return Ok(None) };
+        let (a, b) = (&a[here.1..], &b[there.1..]);
         let both = a.len().min(b.len());
         if a[..both] != b[..both] {
-            return Ok(false);
+            return Ok(Some(false));
         }
         let onward =
             |at: (usize, usize), left: usize| if left == both { (at.0 + 1, 0) } else { (at.0, at.1 + both) };
         (here, there) = (onward(here, a.len()), onward(there, b.len()));
     }
-    Ok(here.0 == old.shards.len() && there.0 == new.shards.len())
+    Ok(Some(here.0 == old.shards.len() && there.0 == new.shards.len()))
 }
 
 /// The digests of shards, one shard after the other.
@@ -373,17 +438,18 @@ struct Digests<'a, F> {
     last: Option<(usize, Sidecar)>,
 }
 
-impl<'a, E, F: Fn(&ShardEntry) -> Result<Sidecar, E>> Digests<'a, F> {
+impl<'a, E, F: Fn(&ShardEntry) -> Result<Option<Sidecar>, E>> Digests<'a, F> {
     fn of(shards: &'a [ShardEntry], sidecar: &'a F) -> Self {
         Self { shards, sidecar, last: None }
     }
 
-    /// The digests of the rows of the shard at `index`.
-    fn at(&mut self, index: usize) -> Result<&[RowDigest], DiffError<E>> {
+    /// The digests of the rows of the shard at `index`, if there is time for that.
+    fn at(&mut self, index: usize) -> Result<Option<&[RowDigest]>, DiffError<E>> {
         if self.last.as_ref().is_none_or(|(last, _)| *last != index) {
-            self.last = Some((index, (self.sidecar)(&self.shards[index]).map_err(DiffError::Sidecar)?));
+            let read = (self.sidecar)(&self.shards[index]).map_err(DiffError::Sidecar)?;
+            self.last = read.map(|sidecar| (index, sidecar));
         }
-        Ok(&self.last.as_ref().expect("just read").1.rows)
+        Ok(self.last.as_ref().map(|(_, sidecar)| sidecar.rows.as_slice()))
     }
 }
 

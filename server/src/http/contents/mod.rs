@@ -7,6 +7,7 @@ mod value;
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::{Array, RecordBatch};
 use axum::http::HeaderValue;
@@ -18,14 +19,16 @@ use rayon::ThreadPoolBuilder;
 use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 use shardd_api::schema;
-use shardfmt::compare::{DiffError, diff_within, drift};
-use shardfmt::{Manifest, RowDigest, ShardEntry, ShardId, VersionId};
+use shardfmt::compare::{Bounds, DiffError, diff_within, drift};
+use shardfmt::{Manifest, ManifestError, ManifestFile, RowDigest, ShardEntry, ShardId, VersionId};
 use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout_at};
 use utoipa::{IntoParams, ToSchema};
 
 use super::client::Client;
 use super::openapi::Binary;
 use super::problem::{Refusal, bad_request, chain, invalid, not_found};
+use super::request::TIMEOUT;
 use super::shards::blocking;
 use super::{Answer, PathParam, PathTriple, State, ValidQuery, json, look, place, within};
 use diff::VersionDiff;
@@ -39,10 +42,17 @@ const MOST_SHARDS: u64 = 1000;
 /// The default number of samples, and the most.
 const SAMPLES: u64 = 12;
 const MOST_SAMPLES: usize = 100;
-/// The most shards of each of two versions that are compared here, and the most rows whose digests are: 128 MiB of counts.
+/// The most shards of each of two versions that are compared here, and the most counts of labels of all its shards: 128 MiB.
 /// `shardctl diff` has no such limits.
 const MOST_COMPARED_SHARDS: u64 = 1 << 17;
-const MOST_COMPARED_ROWS: u64 = 2 << 20;
+const MOST_COMPARED_LABELS: u64 = 2 << 20;
+/// The most rows whose digests are compared, 128 MiB of counts, and the most shards that have them.
+const COMPARED: Bounds = Bounds { rows: 2 << 20, shards: 2000 };
+/// From here on no further sidecar is read: the answer has to begin in time.
+const COMPARED_FOR: Duration = Duration::from_secs(40);
+const _: () = assert!(COMPARED_FOR.as_secs() + 10 <= TIMEOUT.as_secs());
+/// Shards whose labels are counted at a time.
+const COUNTED_AT_ONCE: u64 = 64;
 /// Threads of a comparison.
 const COMPARING: usize = 4;
 /// Comparisons at once.
@@ -203,8 +213,8 @@ pub(super) struct Compared {
 
 /// What changed from an earlier version to this one: columns, inputs, shards and samples, by content
 ///
-/// By the code of `shardctl diff`. Samples are compared where the shards that differ have at most 2 million rows, and versions of at
-/// most 131,072 shards.
+/// By the code of `shardctl diff`. Samples are compared where at most 2,000 shards differ, with at most 2 million rows, and their sidecars
+/// are read within 40 seconds; else `left_out` says why not. Versions have at most 131,072 shards and 2 million counts of labels by shard.
 #[utoipa::path(get, path = "/v1/versions/{id}/diff", tag = "datasets", operation_id = "diff_versions",
     params(("id" = schema::Digest, Path, description = "The version"), Compared),
     responses((status = 200, description = "The changes", body = VersionDiff), (status = 404), (status = 422), (status = 429)))]
@@ -214,16 +224,17 @@ pub(super) async fn diff(
     ValidQuery(Compared { from, stats }): ValidQuery<Compared>,
 ) -> Answer {
     let the_only_one = place(&state.comparisons, "comparison", COMPARISONS)?;
+    let deadline = Instant::now() + COMPARED_FOR;
     let (old, new) = (compared(&state, from).await?, compared(&state, id).await?);
     let (origin, runtime) = (Arc::clone(state.api.catalog.origin()), Handle::current());
     // The thread has the place: it works on, should the client be gone.
     let found = blocking(move || {
         let _the_only_one = the_only_one;
-        let sidecar = |entry: &ShardEntry| runtime.block_on(origin.sidecar(entry));
+        let sidecar = |entry: &ShardEntry| runtime.block_on(until(deadline, origin.sidecar(entry)));
         // Threads of their own: they wait for the store, and what is read there is checked on those of the node.
         let threads = ThreadPoolBuilder::new().num_threads(COMPARING).build();
         let threads = threads.map_err(|error| Refusal::of(Kind::Unavailable, chain(&error)))?;
-        let compare = || diff_within(MOST_COMPARED_ROWS, &old, &new, &sidecar, &|_| {});
+        let compare = || diff_within(COMPARED, &old, &new, &sidecar, &|_| {});
         let found = threads.install(compare).map_err(|error| match error {
             DiffError::Sidecar(error) => Refusal::from(error),
             error @ DiffError::Spill(_) => Refusal::of(Kind::Unavailable, chain(&error)),
@@ -238,13 +249,41 @@ pub(super) async fn diff(
 async fn compared(state: &State, version: VersionId) -> Result<Manifest, Refusal> {
     let read = state.api.catalog.origin().ask_manifest(version, |manifest| {
         let shards = manifest.totals().shards;
-        if shards <= MOST_COMPARED_SHARDS { manifest.manifest().map(Ok) } else { Ok(Err(shards)) }
+        if shards > MOST_COMPARED_SHARDS {
+            return Ok(Err(format!("{shards} shards, and at most {MOST_COMPARED_SHARDS} are compared here")));
+        }
+        if has_more_labels(&manifest, MOST_COMPARED_LABELS)? {
+            return Ok(Err(format!(
+                "more than {MOST_COMPARED_LABELS} counts of labels in {shards} shards, too many to compare here"
+            )));
+        }
+        manifest.manifest().map(Ok)
     });
-    read.await?.map_err(|shards| {
-        invalid(format!(
-            "version {version} has {shards} shards, and at most {MOST_COMPARED_SHARDS} are compared here: `shardctl diff` compares all"
-        ))
-    })
+    read.await?.map_err(|why| invalid(format!("version {version} has {why}: `shardctl diff` compares all")))
+}
+
+/// Whether the shards of a version have more counts of labels than that. Holds those of a few shards at a time.
+fn has_more_labels(manifest: &ManifestFile, most: u64) -> Result<bool, ManifestError> {
+    let shards = manifest.totals().shards;
+    if manifest.labels()?.is_some_and(|known| shards.saturating_mul(known.len() as u64) <= most) {
+        return Ok(false);
+    }
+    let (mut counts, mut first) = (0, 0);
+    while first < shards && counts <= most {
+        let end = shards.min(first + COUNTED_AT_ONCE);
+        let entries = manifest.entries(first..end)?;
+        counts += entries.iter().flat_map(|entry| &entry.labels).map(|of| of.len() as u64).sum::<u64>();
+        first = end;
+    }
+    Ok(counts > most)
+}
+
+/// What a question to the store yields, if that is before the deadline. After it nothing is asked.
+async fn until<T, E>(deadline: Instant, answer: impl Future<Output = Result<T, E>>) -> Result<Option<T>, E> {
+    if Instant::now() >= deadline {
+        return Ok(None);
+    }
+    timeout_at(deadline, answer).await.ok().transpose()
 }
 
 /// The first sample of a version as one row, compared with its digest; none of a version without samples.
@@ -298,4 +337,52 @@ pub(super) async fn value(
     ];
     let etag = (ETAG, format!("\"{digest}\""));
     Ok((known, [etag], bytes.to_vec()).into_response())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::future::{pending, ready};
+
+    use arrow::array::{ArrayRef, Int64Array};
+    use shardfmt::ShardWriter;
+    use shardfmt::manifest::LocalManifest;
+
+    use super::*;
+
+    #[test]
+    fn counts_of_labels_are_bounded_before_a_manifest_is_decoded_whole() {
+        let shard = |first: i64| {
+            let labels: ArrayRef = Arc::new(Int64Array::from_iter_values([first, first, first + 1]));
+            let rows = RecordBatch::try_from_iter([("label", labels)]).expect("a column");
+            let mut writer = ShardWriter::new(rows.schema()).expect("a schema");
+            writer.push(&rows).expect("rows");
+            (rows.schema(), writer.finish().expect("a shard").entry)
+        };
+        let directory = tempfile::tempdir().expect("a directory");
+        let opened = |labels: &[i64]| {
+            let (schemas, entries): (Vec<_>, Vec<_>) = labels.iter().map(|first| shard(*first)).unzip();
+            let manifest = Manifest::new(schemas[0].clone(), entries, serde_json::json!({}), Vec::new());
+            let place = LocalManifest {
+                file: directory.path().join(manifest.id().to_string()),
+                tree: directory.path().join("tree"),
+            };
+            std::fs::write(&place.file, manifest.encode()).expect("written");
+            ManifestFile::open(manifest.id(), place).expect("a manifest")
+        };
+        // 200 counts of two labels; and 200 counts of 200 labels, which could be 20,000.
+        for manifest in [opened(&[0; 100]), opened(&(0..100).map(|shard| 2 * shard).collect::<Vec<_>>())] {
+            let more = |most| has_more_labels(&manifest, most).expect("read");
+            assert_eq!((more(199), more(200), more(20_000)), (true, false, false));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_store_that_does_not_answer_ends_a_comparison_at_its_deadline() {
+        let soon = || Instant::now() + Duration::from_millis(20);
+        assert_eq!(until(soon(), ready(Ok::<_, Infallible>(1))).await, Ok(Some(1)));
+        assert_eq!(until(soon(), ready(Err::<u8, _>("damaged"))).await, Err("damaged"));
+        assert_eq!(until(soon(), pending::<Result<u8, Infallible>>()).await, Ok(None));
+        assert_eq!(until(Instant::now(), ready(Ok::<_, Infallible>(1))).await, Ok(None), "nothing is asked");
+    }
 }

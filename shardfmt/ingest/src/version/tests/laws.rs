@@ -1,8 +1,11 @@
 //! What holds for any rows, cut in any way.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
 use proptest::prelude::*;
 use shardd_strategies::{another, record_batch};
-use shardfmt::compare::diff_within;
+use shardfmt::compare::{Bounds, LeftOut, diff_within};
 
 use super::*;
 
@@ -157,9 +160,9 @@ fn other_columns_are_other_samples() {
 fn a_bounded_difference_leaves_out_what_takes_too_many_digests() {
     let memory = Memory::default();
     let of = |labels, rows: usize| version(&table(labels), &[rows], &memory);
-    let sidecar = |entry: &ShardEntry| read_sidecar(&memory, entry);
-    let within = |most: u64, old: &Manifest, new: &Manifest| {
-        diff_within(most, old, new, &sidecar, &|_| {}).expect("intact")
+    let sidecar = |entry: &ShardEntry| read_sidecar(&memory, entry).map(Some);
+    let within = |rows: u64, old: &Manifest, new: &Manifest| {
+        diff_within(Bounds { rows, ..Bounds::NONE }, old, new, &sidecar, &|_| {}).expect("intact")
     };
     // Two hundred rows are in shards that only one of them has.
     let (old, new) = (of(0..100, 20), of(50..150, 20));
@@ -168,6 +171,7 @@ fn a_bounded_difference_leaves_out_what_takes_too_many_digests() {
     assert_eq!((all.same_order, all.is_same_content()), (Some(false), Some(false)));
     let some = within(199, &old, &new);
     assert_eq!((some.samples, some.same_order, some.is_same_content()), (None, None, None));
+    assert_eq!((all.left_out, some.left_out), (None, Some(LeftOut::Rows)));
     assert_eq!((some.shards, some.inputs), (all.shards, all.inputs));
     // The same shards in another order: their samples are the same, whose numbers take all digests.
     let turned = Manifest { shards: old.shards.iter().rev().cloned().collect(), ..old.clone() };
@@ -177,6 +181,45 @@ fn a_bounded_difference_leaves_out_what_takes_too_many_digests() {
     assert_eq!(within(160, &old, &turned).is_same_content(), Some(false), "one shard is in its place");
     assert_eq!(within(0, &old, &old).is_same_content(), Some(true));
     assert_eq!(within(200, &old, &of(0..100, 25)).is_same_content(), Some(true));
+}
+
+#[test]
+fn a_bounded_difference_leaves_out_what_takes_too_many_sidecars_or_too_long() {
+    let memory = Memory::default();
+    let of = |labels, rows: usize| version(&table(labels), &[rows], &memory);
+    let reads = AtomicU64::new(0);
+    // Time for this number of sidecars.
+    let compared = |bounds: Bounds, time: u64, old: &Manifest, new: &Manifest| {
+        reads.store(0, Relaxed);
+        let sidecar = |entry: &ShardEntry| match reads.fetch_add(1, Relaxed) < time {
+            true => read_sidecar(&memory, entry).map(Some),
+            false => Ok(None),
+        };
+        diff_within(bounds, old, new, &sidecar, &|_| {}).expect("intact")
+    };
+    // Five shards on each side, and all differ.
+    let (old, new) = (of(0..100, 20), of(50..150, 20));
+    let shards = |shards: u64| Bounds { shards, ..Bounds::NONE };
+    let all = compared(shards(10), 10, &old, &new);
+    assert_eq!((all.samples, all.left_out), (Some(Change { kept: 50, added: 50, removed: 50 }), None));
+    let few = compared(shards(9), 10, &old, &new);
+    assert_eq!((few.samples, few.same_order, few.left_out), (None, None, Some(LeftOut::Shards)));
+    assert_eq!((few.shards, few.inputs, reads.load(Relaxed)), (all.shards, all.inputs, 0), "none is read");
+    let late = compared(Bounds::NONE, 7, &old, &new);
+    assert_eq!((late.samples, late.same_order, late.left_out), (None, None, Some(LeftOut::Time)));
+    assert_eq!((late.shards, late.is_same_content()), (all.shards, None));
+    // The same samples in other shards: nine sidecars, and once more for the order.
+    let same = of(0..100, 25);
+    assert_eq!(compared(Bounds::NONE, 18, &old, &same).is_same_content(), Some(true));
+    let late = compared(Bounds::NONE, 12, &old, &same);
+    assert_eq!(late.samples, Some(Change { kept: 100, added: 0, removed: 0 }));
+    assert_eq!((late.same_order, late.left_out), (None, Some(LeftOut::Time)));
+    // The same shards in another order: none differs, and four are elsewhere, on each side.
+    let turned = Manifest { shards: old.shards.iter().rev().cloned().collect(), ..old.clone() };
+    assert_eq!(compared(shards(8), 18, &old, &turned).same_order, Some(false));
+    let few = compared(shards(7), 18, &old, &turned);
+    assert_eq!((few.same_order, few.left_out), (None, Some(LeftOut::Shards)));
+    assert!(few.samples.is_some());
 }
 
 #[test]
