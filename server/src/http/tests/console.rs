@@ -50,7 +50,8 @@ fn the_files_need_no_token_and_what_they_show_does() {
     let scoped = make(&json!({ "name": "scoped", "role": "read", "datasets": ["a"] }));
     assert_eq!(file(&server, "/", "").status(), 200);
     assert_eq!(file(&server, "/console.js", "").status(), 200);
-    for path in ["overview", "cluster/nodes", "nodes/n1/series", "hot", "nodes/n1/hot"] {
+    let copies = format!("shards/{}/copies", "0".repeat(64));
+    for path in ["overview", "cluster/nodes", "nodes/n1/series", "hot", "nodes/n1/hot", &copies] {
         assert_eq!(server.get(path, &[]).0, 401, "{path}");
         assert_eq!(
             server.get(path, &[("authorization", "Bearer shardd_0000000000000000_x")]).0,

@@ -237,6 +237,42 @@ fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_comman
 }
 
 #[test]
+fn a_token_for_other_datasets_sees_nothing_of_a_record() {
+    let server = Server::start();
+    let rows = [0, 3].map(super::contents::rows);
+    let (version, ..) = version_of(&server.catalog(), "pets", rows, json!({}));
+    let id = recorded_of(&server, Some("pets"), version, 6);
+    let (run, record) = ("r1".parse().expect("a name"), id.parse().expect("an id"));
+    let loss = SampleLoss { sample: 1, position: 0, virtual_rank: 0, loss: 0.5, answers: 1 };
+    let store = server.directory.path().join("store");
+    let records = Records::new(Arc::new(Origin::open(&store.display().to_string()).expect("the store")));
+    server.runtime.block_on(records.put_losses(&run, record, SPIKE, &[loss])).expect("saved");
+
+    let (_, made) = server.send("tokens", &json!({ "name": "boss", "role": "admin" }));
+    let bearer = |made: Response<ureq::Body>| {
+        let made: Value = serde_json::from_slice(&bytes(made)).expect("JSON");
+        format!("Bearer {}", made["token"].as_str().expect("a token"))
+    };
+    let boss = bearer(made);
+    let reader = |name: &str| {
+        let body = json!({ "name": name, "role": "read", "datasets": [name] });
+        let reply = agent().post(server.url("tokens")).header("authorization", &boss).send_json(body);
+        bearer(reply.expect("an answer"))
+    };
+    let (of_it, of_another) = (reader("pets"), reader("digits"));
+    let step = format!("steps/{SPIKE}");
+    for below in ["steps", &step, &format!("{step}/losses"), "summary"] {
+        let path = format!("runs/r1/records/{id}/{below}");
+        assert_eq!(server.get(&path, &[]).0, 401, "{below}");
+        let (status, reply) = server.get(&path, &[("authorization", &of_it)]);
+        assert_eq!(status, 200, "{below}: {}", String::from_utf8_lossy(&bytes(reply)));
+        let (status, reply) = server.get(&path, &[("authorization", &of_another)]);
+        let why = format!("run r1 has no record {id}");
+        assert_eq!((status.as_u16(), detail(reply)), (404, why), "{below}: as if there were none");
+    }
+}
+
+#[test]
 fn a_record_has_the_memory_of_its_launches_and_its_last_checkpoints() {
     let server = Server::start();
     recorded(&server, Some("d"));
