@@ -1316,7 +1316,7 @@ test('a version is compared with an earlier one, and the address keeps it', asyn
 test('a comparison that is too large says which command makes it', async () => {
   await fixture({ scenario: 'large' }, (server) =>
     visit(server, since0('large', 'web-pairs'), {}, async ({ page }) => {
-      await says(page, 'too many samples to compare here');
+      await says(page, 'Too many shards differ to compare their samples here');
       await says(page, 'The 100 labels that changed most, of 1,000');
     }),
   );

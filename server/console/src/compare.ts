@@ -1,6 +1,6 @@
 // What changed between two versions, in words. Pure.
 
-import type { Counted, SchemaChange } from './api/types';
+import type { Counted, LeftOut, SchemaChange } from './api/types';
 import { count } from './format';
 
 /** `7 in both, 3 added, 2 removed` */
@@ -27,6 +27,13 @@ export function changeOf(change: SchemaChange): [string, string, string] {
     default:
       return ['', 'another change', ''];
   }
+}
+
+/** Why samples were not compared. */
+export function withoutSamples(why: LeftOut | undefined): string {
+  if (why === 'shards') return 'Too many shards differ to compare their samples here.';
+  if (why === 'time') return 'The digests of the samples that may differ took too long to read.';
+  return 'The shards that differ have too many samples to compare here.';
 }
 
 /** `+2.4 points` */

@@ -26,6 +26,12 @@ export function shade(rows: number[][], usual: number[]): Uint8ClampedArray<Arra
   return pixels;
 }
 
+/** The first and the last of the shown partitions; `wanted` where there are none. */
+export function shownOf(rows: { partition: number }[], wanted: number): [number, number] {
+  const first = rows[0]?.partition ?? wanted;
+  return [first, rows[rows.length - 1]?.partition ?? first];
+}
+
 /** The shares of the labels of a partition, those of all others at the end. */
 export function sharesOf({ counts, others }: { counts: number[]; others: number }): number[] {
   const all = [...counts, others];

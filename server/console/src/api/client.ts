@@ -3,6 +3,7 @@
 import { Store } from '../store';
 import { cut, visible } from '../text';
 import { nextPage } from './links';
+import { isLong } from './pace';
 
 /** The node answered, and refused. */
 export class Refused extends Error {
@@ -23,7 +24,7 @@ export class Unreachable extends Error {
   override name = 'Unreachable';
 }
 
-/** A request waits this long for its answer, in milliseconds; one for a sample's picture or sound waits longer. */
+/** A request waits this long for its answer, in milliseconds; one for a sample's picture or sound, or a comparison, waits longer. */
 const PATIENCE = 10_000;
 const LONG_PATIENCE = 120_000;
 const TOO_MANY = 429;
@@ -117,7 +118,7 @@ export async function send(method: string, path: string, body?: unknown, signal?
   const headers: Record<string, string> = { accept };
   if (token !== '') headers['authorization'] = `Bearer ${token}`;
   if (body !== undefined) headers['content-type'] = 'application/json';
-  const patience = accept === 'application/json' ? PATIENCE : LONG_PATIENCE;
+  const patience = accept === 'application/json' && !isLong(path) ? PATIENCE : LONG_PATIENCE;
   const late = AbortSignal.timeout(patience);
   let response: Response;
   try {

@@ -3,6 +3,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { get, getPage, isHeld, link, type Page, Refused, resumed, auth } from './client';
 import { tokenOf } from './links';
+import { isFixed, isLong, pause } from './pace';
 
 export interface Loaded<T> {
   data?: T;
@@ -17,8 +18,6 @@ const KEPT = 40;
 /** Between an event and the early request, and between two requests for the same, in milliseconds. */
 const NUDGE = 250;
 const SOONEST = 1000;
-/** Paths whose answers never change: those about a version, a plan or a record. One answer is enough; without one the page asks again. */
-const FIXED = /^v1\/(?:versions|plans|runs\/[^/]+\/records)\//;
 
 class Resource {
   state: Loaded<unknown> = {};
@@ -26,6 +25,8 @@ class Resource {
   private timer: ReturnType<typeof setTimeout> | undefined;
   private request: AbortController | undefined;
   private began = 0;
+  /** Requests that failed since the last answer. */
+  private failures = 0;
   /** Whether a newer answer is wanted than that of the request under way. */
   private isWantedAgain = false;
 
@@ -36,7 +37,7 @@ class Resource {
 
   /** Whether a later answer would be the same. */
   get isDone(): boolean {
-    return this.state.data !== undefined && FIXED.test(this.path);
+    return this.state.data !== undefined && isFixed(this.path);
   }
 
   get isUsed(): boolean {
@@ -81,16 +82,22 @@ class Resource {
     this.began = Date.now();
     try {
       this.state = { data: await this.load(request.signal), at: Date.now() };
+      this.failures = 0;
     } catch (error) {
       if (request.signal.aborted) return;
       const failed = error instanceof Error ? error : new Error(String(error));
+      this.failures += 1;
       // Data of before stays, except where the node says that there is none, or none for this token.
       const isGone = failed instanceof Refused && [403, 404].includes(failed.status);
       this.state = isGone ? { error: failed } : { ...this.state, error: failed };
     }
     this.request = undefined;
     for (const { redraw } of [...this.users.values()]) redraw();
-    if (this.isUsed && !this.isDone) this.plan(this.isWantedAgain ? 0 : Math.min(...[...this.users.values()].map((user) => user.every)));
+    if (!this.isUsed) return;
+    const every = Math.min(...[...this.users.values()].map((user) => user.every));
+    const { error } = this.state;
+    const wait = pause(this.path, every, this.failures, error instanceof Refused ? error.status : undefined);
+    if (wait !== undefined) this.plan(this.isWantedAgain ? 0 : wait);
   }
 }
 
@@ -153,10 +160,10 @@ let nudged: ReturnType<typeof setTimeout> | undefined;
 export function nudge(): void {
   clearTimeout(nudged);
   nudged = setTimeout(() => {
-    for (const one of resources.values()) if (!SLOW.test(one.path) && !one.isDone) one.refresh(SOONEST);
+    for (const one of resources.values()) if (!SLOW.test(one.path) && !isLong(one.path) && !one.isDone) one.refresh(SOONEST);
   }, NUDGE);
 }
-/** Paths whose answers do not follow from events. */
+/** Paths whose answers do not follow from events, beside long questions. */
 const SLOW = /\/series\?|\/hot\?|^v1\/hot/;
 
 resumed.add(() => refreshAll());

@@ -2,7 +2,7 @@
 
 import { useAnswer } from '../api/poll';
 import type { ColumnDrift, DriftRows, LabelDrift, VersionDiff } from '../api/types';
-import { changeOf, counted, points } from '../compare';
+import { changeOf, counted, points, withoutSamples } from '../compare';
 import { bytes, count, isNumber, NONE, percent } from '../format';
 import { datasetHref, part } from '../route';
 import { cut, visible } from '../text';
@@ -39,7 +39,7 @@ function Changes({ found }: { found: VersionDiff }) {
         {diff.samples && !differs && <Fact name="Order">{diff.same_order === undefined ? 'not compared' : diff.same_order ? 'each sample has the same number' : 'the same samples have other numbers'}</Fact>}
         {stats && isNumber(stats.label_distance) && <Fact name="Distance of labels">{percent(stats.label_distance)}</Fact>}
       </dl>
-      {!diff.samples && <p class="muted note">The shards that differ have too many samples to compare here. <code>shardctl diff</code> compares them.</p>}
+      {!diff.samples && <p class="muted note">{withoutSamples(diff.left_out)} <code>shardctl diff</code> compares them.</p>}
       {diff.schema.length === 0 ? <p class="muted note">The columns are the same.</p> : (
         <Table
           caption={`Changes of columns${found.more_schema ? ` (the first ${count(diff.schema.length)} of ${count(diff.schema.length + found.more_schema)})` : ''}`}

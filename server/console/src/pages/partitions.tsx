@@ -4,7 +4,7 @@ import { useMemo, useState } from 'preact/hooks';
 import { useAnswer, useKept } from '../api/poll';
 import type { LabelOfVersion, PartitionLabels, PlanInfo, PlanLabels, VersionSummary } from '../api/types';
 import { count, percent, plural } from '../format';
-import { sharesOf } from '../mixing';
+import { sharesOf, shownOf } from '../mixing';
 import { datasetHref, part, whole } from '../route';
 import { Fact, Missing, Name } from '../ui/parts';
 import { Picture } from '../ui/picture';
@@ -79,14 +79,14 @@ function Shown({ plan, epoch, first, to }: { plan: string; epoch: number; first:
   // The map of before stays until the next one is there.
   const data = useKept(answer.data, plan);
   if (!data || (answer.error && !answer.data)) return <Missing of="the labels of this plan" loaded={answer} />;
-  const last = first + data.rows.length - 1;
+  const [begin, last] = shownOf(data.rows, first);
   return (
     <div aria-busy={!answer.data}>
       <div class="tools steps">
-        <p role="status">{data.rows.length < data.partitions ? `Partitions ${count(first)} to ${count(last)} of ${count(data.partitions)}` : plural(data.partitions, 'partition')} in epoch {count(data.epoch)}</p>
+        <p role="status">{data.rows.length < data.partitions ? `Partitions ${count(begin)} to ${count(last)} of ${count(data.partitions)}` : plural(data.partitions, 'partition')} in epoch {count(data.epoch)}</p>
         {data.rows.length < data.partitions && (
           <nav class="before-after" aria-label="Other partitions">
-            {first > 0 && <a href={to({ first: Math.max(0, first - SHOWN) })}>‹ Previous partitions</a>}
+            {begin > 0 && <a href={to({ first: Math.max(0, begin - SHOWN) })}>‹ Previous partitions</a>}
             {last + 1 < data.partitions && <a href={to({ first: last + 1 })}>Next partitions ›</a>}
           </nav>
         )}
