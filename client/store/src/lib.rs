@@ -14,6 +14,7 @@ pub mod origin;
 pub mod process;
 pub mod record;
 pub mod reserve;
+mod row_digests;
 pub mod stores;
 pub mod tls;
 pub mod training_data;

@@ -26,6 +26,8 @@ use super::{Answer, PathPair, PathTriple, State, ValidQuery, json, look, within}
 const MOST_RECORDS: usize = 50;
 /// The most checkpoints that are listed of a record.
 const MOST_CHECKPOINTS: usize = 100;
+/// The most steps with saved losses that are listed of a record.
+const MOST_LOSSES: usize = 100;
 /// The default number of points of a course, and the most.
 const POINTS: usize = 240;
 const MOST_POINTS: usize = 2000;
@@ -78,9 +80,25 @@ struct RecordInfo {
     /// The checkpoints of which it is known when they were written; records of earlier versions have none.
     checkpoints: CheckpointsInfo,
     /// The steps of which the losses of single samples are saved.
-    losses: Vec<u64>,
+    losses: SavedLossesInfo,
     /// Its settings, as JSON texts by name.
     settings: BTreeMap<String, String>,
+}
+
+/// The steps of which the losses of single samples are saved.
+#[derive(Serialize, ToSchema)]
+struct SavedLossesInfo {
+    /// How many.
+    count: usize,
+    /// The last of them, at most 100, in their order.
+    last: Vec<u64>,
+}
+
+impl SavedLossesInfo {
+    fn of(mut steps: Vec<u64>) -> Self {
+        let count = steps.len();
+        Self { count, last: steps.split_off(count.saturating_sub(MOST_LOSSES)) }
+    }
 }
 
 /// A start of a training's processes.
@@ -171,7 +189,7 @@ impl RecordInfo {
             weights: record.weights,
             launches: record.launches.into_iter().map(launch).collect(),
             checkpoints: CheckpointsInfo::of(&record.checkpoint_writes),
-            losses,
+            losses: SavedLossesInfo::of(losses),
             settings: record.settings,
         }
     }
@@ -192,11 +210,11 @@ pub(super) async fn list(state: State, seen: Datasets, Seen(run): Seen) -> Answe
     }
     found.retain(|(_, record)| may_see(&seen, record));
     found.sort_by_key(|(id, record)| Reverse((record.written(), *id)));
-    let (store, mut saved) = (place(&records), records.steps_with_losses(&run).await?);
-    let shown = found.into_iter().take(MOST_RECORDS).map(|(id, record)| {
-        let losses = saved.remove(&id).unwrap_or_default();
-        RecordInfo::of(id, record, &store, losses)
-    });
+    found.truncate(MOST_RECORDS);
+    let shown: Vec<&Record> = found.iter().map(|(_, record)| record).collect();
+    let (store, saved) = (place(&records), records.steps_with_losses(&run, &shown).await?);
+    let shown = found.into_iter().zip(saved);
+    let shown = shown.map(|((id, record), losses)| RecordInfo::of(id, record, &store, losses));
     json(&shown.collect::<Vec<_>>())
 }
 

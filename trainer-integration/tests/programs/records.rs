@@ -247,7 +247,8 @@ fn the_losses_of_a_step_are_those_of_its_samples() {
     let records =
         CheckpointStore::open(&StorePlace::Directory(lab.kept.clone()), &"it".parse().unwrap()).unwrap();
     let (shelf, id) = (records.records(), record.id());
-    let saved = || records.handle().block_on(shelf.losses(&record.run, id, per_epoch + 2)).unwrap();
+    let row = records.handle().block_on(shelf.step(&record, per_epoch + 2)).unwrap().unwrap();
+    let saved = || records.handle().block_on(shelf.losses(&record, &row)).unwrap();
     assert_eq!(saved(), None);
     for _ in 0..2 {
         let Said { out, error, .. } =
@@ -264,8 +265,25 @@ fn the_losses_of_a_step_are_those_of_its_samples() {
         assert_eq!((&printed["sample"], &printed["position"]), (&row.sample.into(), &row.position.into()));
         assert!((row.loss - printed["loss"].as_f64().unwrap()).abs() < 1e-12, "{row:?} and {printed}");
     }
-    let folder = lab.kept.join(format!("runs/plain/losses/{id}/{step}"));
-    assert_eq!(std::fs::read_dir(folder).unwrap().count(), 1);
+    let saved_files = || -> Vec<PathBuf> {
+        let entries = |path: PathBuf| std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+        entries(lab.kept.join(format!("runs/plain/losses/{step}"))).flat_map(entries).collect()
+    };
+    assert_eq!(saved_files().len(), 1);
+
+    // The next record of the training has them, and another save says so.
+    let mut next = record.clone();
+    next.launches[0].until += 1;
+    let next = records.handle().block_on(async {
+        let next = shelf.publish(&next).await?;
+        shelf.remove(id, &record).await?;
+        Ok::<_, RecordError>(next)
+    });
+    let next = next.unwrap();
+    assert_eq!(saved_files().len(), 1);
+    let Said { error, .. } = ends_with(0, &[&rerun[..], &["--sample-losses", &step, "--save"]].concat());
+    assert!(error.contains(&format!("saved beside record {}", next.short())), "{error}");
+    assert_eq!(saved_files().len(), 1);
 
     let page = of_step("0", &[]);
     assert!(page.starts_with(&format!("step 0, epoch 0: {size} samples, mean loss ")), "{page}");

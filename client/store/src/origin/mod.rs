@@ -39,6 +39,7 @@ use tokio::task::spawn_blocking;
 use tracing::{instrument, warn};
 
 use crate::reserve::Reserve;
+use crate::row_digests::RowDigests;
 use crate::stores::{self, Late, Opened, Refusal, Service, StoreOptions, Wire};
 
 pub use objects::{ObjectKind, StoreTime, StoredObject};
@@ -84,6 +85,8 @@ pub struct Origin {
     metadata: Arc<Traffic>,
     /// The bytes that puts into a directory leave free on its disk.
     reserve: Reserve,
+    /// Of records that were read here.
+    row_digests: RowDigests,
 }
 
 /// The known facts about a remote store.
@@ -299,12 +302,17 @@ impl Origin {
 
     pub(crate) fn over(store: Arc<dyn ObjectStore>, name: &str, root: Option<PathBuf>) -> Self {
         let (name, data, metadata) = (name.to_owned(), Traffic::default(), Arc::default());
-        Self { store, name, root, remote: None, data, metadata, reserve: Reserve::default() }
+        let (reserve, row_digests) = (Reserve::default(), RowDigests::default());
+        Self { store, name, root, remote: None, data, metadata, reserve, row_digests }
     }
 
     /// The address it was opened with.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn row_digests(&self) -> &RowDigests {
+        &self.row_digests
     }
 
     /// Bytes of shards read from the store so far.

@@ -247,7 +247,8 @@ impl Record {
         }
         let head: Head = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         if head.format > u64::from(FORMAT) {
-            return Err(RecordError::TooNew { id: id.short(), found: head.format, known: FORMAT });
+            let what = format!("record {}", id.short());
+            return Err(RecordError::TooNew { what, found: head.format, known: FORMAT });
         }
         let record: Record = serde_json::from_slice(bytes).map_err(|error| damaged(error.to_string()))?;
         match record.flaw() {

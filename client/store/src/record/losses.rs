@@ -12,10 +12,10 @@ use bytes::Bytes;
 use shardfmt::{Shard, ShardWriter};
 
 use super::RecordError;
-use super::steps::said;
+use super::steps::{check_format, said};
 
 /// The format of a file of losses, which its schema says beside the step.
-const FORMAT: &str = "1";
+const FORMAT: u32 = 1;
 const FORMAT_KEY: &str = "shardd.losses";
 const STEP_KEY: &str = "shardd.step";
 
@@ -43,7 +43,7 @@ fn schema(step: u64) -> Schema {
         number("loss", DataType::Float64),
         number("answers", DataType::UInt64),
     ];
-    let known = [(FORMAT_KEY, FORMAT.to_owned()), (STEP_KEY, step.to_string())];
+    let known = [(FORMAT_KEY, FORMAT.to_string()), (STEP_KEY, step.to_string())];
     Schema::new_with_metadata(fields, known)
 }
 
@@ -78,14 +78,12 @@ pub fn encode_losses(what: &str, step: u64, losses: &[SampleLoss]) -> Result<Byt
 /// The losses in a file, in the order of positions.
 ///
 /// # Errors
-/// [`RecordError::Damaged`] when it does not have those of this step; `what` is the name of the file for people.
+/// [`RecordError::Damaged`] when it does not have those of this step, [`RecordError::TooNew`] when it has a later format; `what` is the name of the file for people.
 pub fn decode_losses(bytes: Bytes, what: &str, step: u64) -> Result<Vec<SampleLoss>, RecordError> {
     let damaged = |reason: String| RecordError::Damaged { what: what.to_owned(), reason };
     let file = Shard::from_bytes(bytes).map_err(|error| damaged(said(&error)))?;
     let (found, expected) = (file.schema(), schema(step));
-    if found.metadata().get(FORMAT_KEY).map(String::as_str) != Some(FORMAT) {
-        return Err(damaged(format!("it has no losses of format {FORMAT}")));
-    }
+    check_format(found, FORMAT_KEY, FORMAT, what)?;
     if found.fields() != expected.fields()
         || found.metadata().get(STEP_KEY) != expected.metadata().get(STEP_KEY)
     {
@@ -152,6 +150,27 @@ mod tests {
             }
             let is_damaged = matches!(decode_losses(bytes, "it", 8), Err(RecordError::Damaged { .. }));
             prop_assert!(is_damaged);
+        }
+    }
+
+    #[test]
+    fn a_later_format_is_refused_by_its_number_and_is_no_damage() {
+        let losses = [SampleLoss { sample: 1, position: 2, virtual_rank: 3, loss: 0.5, answers: 1 }];
+        let file = Shard::from_bytes(encode_losses("it", 7, &losses).unwrap()).unwrap();
+        let of_format = |format: &str| {
+            let known = [(FORMAT_KEY.to_owned(), format.to_owned()), (STEP_KEY.to_owned(), "7".to_owned())];
+            let other = Arc::new(Schema::new_with_metadata(schema(7).fields().clone(), known));
+            let mut writer = ShardWriter::new(Arc::clone(&other)).unwrap();
+            let batch = RecordBatch::try_new(other, file.record_batches()[0].columns().to_vec()).unwrap();
+            writer.push(&batch).unwrap();
+            decode_losses(writer.finish().unwrap().bytes, "the file", 7)
+        };
+        assert_eq!(of_format("1").unwrap(), losses);
+        let error = of_format("2").unwrap_err();
+        assert!(matches!(error, RecordError::TooNew { found: 2, known: 1, .. }), "{error}");
+        assert!(error.to_string().starts_with("the file has format 2, this program reads 1"), "{error}");
+        for format in ["0", "x", ""] {
+            assert!(matches!(of_format(format), Err(RecordError::Damaged { .. })), "{format:?}");
         }
     }
 

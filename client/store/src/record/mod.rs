@@ -19,7 +19,7 @@ mod compare;
 mod course;
 mod document;
 mod losses;
-mod saved;
+pub(crate) mod saved;
 mod shelf;
 mod steps;
 pub(crate) mod stored;
@@ -51,8 +51,8 @@ pub enum RecordError {
     #[error("{what} is damaged: {reason}")]
     Damaged { what: String, reason: String },
     /// A later version of this program wrote it.
-    #[error("record {id} has format {found}, this program reads {known}; use the program that wrote it")]
-    TooNew { id: String, found: u64, known: u32 },
+    #[error("{what} has format {found}, this program reads {known}; use the program that wrote it")]
+    TooNew { what: String, found: u64, known: u32 },
     /// There is nothing to save, or too much for one file.
     #[error("{what} cannot be saved: {reason}")]
     Unfit { what: String, reason: String },

@@ -169,17 +169,20 @@ impl Records {
         }
     }
 
-    /// Removes a record that another one of its run tells more of, the losses that were saved beside it, and the parts that no record of
-    /// the run names any more.
+    /// Removes a record that another one of its run tells more of, and the parts that no record of the run names any more. With the last
+    /// record of a run go its saved losses.
     ///
     /// # Errors
     /// When the store cannot be asked; also when a record of the run cannot be read, whose parts are then not known: the record is gone,
     /// its parts stay.
     pub async fn remove(&self, id: RecordId, record: &Record) -> Result<(), RecordError> {
         self.origin.delete(vec![record_key(&record.run, id)]).await?;
-        self.remove_losses(&record.run, id).await?;
         let mut parts: BTreeSet<Digest> = record.steps.parts.iter().copied().collect();
-        for other in self.list(Some(&record.run)).await? {
+        let others = self.list(Some(&record.run)).await?;
+        if others.is_empty() {
+            self.remove_losses(&record.run).await?;
+        }
+        for other in others {
             for part in self.read(&other).await?.steps.parts {
                 parts.remove(&part);
             }

@@ -24,7 +24,7 @@ use super::RecordError;
 pub const STEPS_PER_PART: u64 = 1024;
 
 /// The format of a part, which its schema says.
-const FORMAT: &str = "1";
+const FORMAT: u32 = 1;
 const FORMAT_KEY: &str = "shardd.steps";
 
 /// The first 128 bits of a BLAKE3 digest.
@@ -82,6 +82,34 @@ impl StepRow {
     pub fn mean(&self) -> f64 {
         self.loss / self.samples.max(1) as f64
     }
+
+    /// Names its bits: the same for the same step in every record.
+    pub fn digest(&self) -> Digest {
+        let mut bytes = Vec::from(b"shardd.step.1");
+        let numbers = [
+            self.step,
+            u64::from(self.epoch),
+            u64::from(self.rate.to_bits()),
+            self.samples,
+            self.loss.to_bits(),
+            self.correct,
+            self.gradient_norm.to_bits(),
+            u64::from(self.is_skipped),
+        ];
+        numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+        let digest = |bytes: &mut Vec<u8>, digest: Option<&[u8]>| {
+            bytes.push(u8::from(digest.is_some()));
+            bytes.extend(digest.unwrap_or_default());
+        };
+        digest(&mut bytes, self.weights.as_ref().map(|weights| &weights.0[..]));
+        for share in &self.shares {
+            let numbers = [share.samples, share.loss.to_bits(), share.correct];
+            numbers.iter().for_each(|number| bytes.extend(number.to_le_bytes()));
+            digest(&mut bytes, share.input.as_ref().map(|input| &input.0[..]));
+            digest(&mut bytes, share.gradient.as_ref().map(|gradient| &gradient.0[..]));
+        }
+        Digest::of(&bytes)
+    }
 }
 
 /// A virtual rank's part in a step.
@@ -138,7 +166,7 @@ fn schema(virtual_ranks: usize) -> Schema {
         by_rank("rank_input", fixed(16)).with_nullable(true),
         by_rank("rank_gradient", fixed(16)).with_nullable(true),
     ];
-    Schema::new_with_metadata(fields, [(FORMAT_KEY.to_owned(), FORMAT.to_owned())])
+    Schema::new_with_metadata(fields, [(FORMAT_KEY.to_owned(), FORMAT.to_string())])
 }
 
 fn batch_of(rows: &[StepRow], width: usize) -> RecordBatch {
@@ -180,7 +208,7 @@ fn batch_of(rows: &[StepRow], width: usize) -> RecordBatch {
 /// The rows of a part, which has these steps of a training with this number of virtual ranks.
 ///
 /// # Errors
-/// [`RecordError::Damaged`] when it is not that; `what` is what people call it.
+/// [`RecordError::Damaged`] when it is not that, [`RecordError::TooNew`] when it has a later format; `what` is what people call it.
 pub fn decode_part(
     bytes: Bytes,
     what: &str,
@@ -190,9 +218,7 @@ pub fn decode_part(
     let damaged = |reason: String| RecordError::Damaged { what: what.to_owned(), reason };
     let part = Shard::from_bytes(bytes).map_err(|error| damaged(said(&error)))?;
     let expected = schema(virtual_ranks as usize);
-    if part.schema().metadata().get(FORMAT_KEY).map(String::as_str) != Some(FORMAT) {
-        return Err(damaged(format!("it is no steps table of format {FORMAT}")));
-    }
+    check_format(part.schema(), FORMAT_KEY, FORMAT, what)?;
     let types = |schema: &Schema| -> Vec<(String, DataType)> {
         schema.fields().iter().map(|field| (field.name().clone(), field.data_type().clone())).collect()
     };
@@ -207,6 +233,24 @@ pub fn decode_part(
         return Err(damaged(format!("it does not tell steps {} to {}", steps.start, steps.end)));
     }
     Ok(rows)
+}
+
+/// Checks that a file has format `known`, which its schema says under `key`.
+///
+/// # Errors
+/// [`RecordError::TooNew`] for a later one, [`RecordError::Damaged`] for none.
+pub(super) fn check_format(schema: &Schema, key: &str, known: u32, what: &str) -> Result<(), RecordError> {
+    let found: Option<u64> = schema.metadata().get(key).and_then(|format| format.parse().ok());
+    match found {
+        Some(found) if found == u64::from(known) => Ok(()),
+        Some(found) if found > u64::from(known) => {
+            Err(RecordError::TooNew { what: what.to_owned(), found, known })
+        }
+        _ => {
+            let reason = format!("its schema does not have format {known} under {key}");
+            Err(RecordError::Damaged { what: what.to_owned(), reason })
+        }
+    }
 }
 
 /// An error with its causes.

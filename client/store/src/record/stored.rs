@@ -73,7 +73,7 @@ impl Records {
 }
 
 /// Whether it will not be readable another time either.
-fn is_unreadable(error: &RecordError) -> bool {
+pub(super) fn is_unreadable(error: &RecordError) -> bool {
     let is_spoilt =
         |error: &OriginError| matches!(error, OriginError::Corrupt { .. } | OriginError::NotFound { .. });
     match error {

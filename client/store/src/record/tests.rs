@@ -315,44 +315,123 @@ async fn a_record_that_another_one_tells_more_of_takes_along_what_nobody_else_na
     assert!(records.steps(&short, 0).await.is_ok(), "the longer one begins with it");
 }
 
-#[tokio::test]
-async fn saved_losses_go_with_their_record_and_count_as_its_bytes() {
-    let records = in_memory();
-    let short = put(&records, &trained(0..20, u64::MAX), "a").await;
-    let long = put(&records, &trained(0..30, u64::MAX), "a").await;
-    let run = &short.run;
-    let of = |loss: f64| {
-        let loss = |at: u64| SampleLoss {
-            sample: 100 - at,
-            position: at,
-            virtual_rank: (at / 16) as u32,
-            loss: loss + at as f64,
-            answers: 1,
-        };
-        (0..32).map(loss).collect::<Vec<SampleLoss>>()
+/// Losses of the 32 samples of a step.
+fn losses_from(loss: f64) -> Vec<SampleLoss> {
+    let of = |at: u64| SampleLoss {
+        sample: 100 - at,
+        position: at,
+        virtual_rank: (at / 16) as u32,
+        loss: loss + at as f64,
+        answers: 1,
     };
-    assert_eq!(records.losses(run, short.id(), 7).await.unwrap(), None);
-    let before = records.kept(Some(run)).await.unwrap()[run].stored;
-    for (id, step) in [(short.id(), 7), (long.id(), 7), (long.id(), 19)] {
-        let first = records.put_losses(run, id, step, &of(1.0)).await.unwrap();
-        assert_eq!(records.put_losses(run, id, step, &of(1.0)).await.unwrap(), first, "twice does no harm");
+    (0..32).map(of).collect()
+}
+
+#[tokio::test]
+async fn saved_losses_stay_while_drafts_take_each_others_place() {
+    let records = in_memory();
+    let rows = trained(0..1_100, u64::MAX);
+    let draft = put(&records, &rows[..20], "a").await;
+    assert_eq!(records.losses(&draft, &rows[7]).await.unwrap(), None);
+    records.put_losses(&draft, &rows[7], &losses_from(1.0)).await.unwrap();
+    assert_eq!(records.with_step(draft.id(), &draft, &rows[7]).await.unwrap(), Some(draft.id()));
+
+    // The next draft, another one past the end of the part, and the one that resumed from step 10.
+    let mut before = draft.clone();
+    for end in [30, 1_100] {
+        let next = put(&records, &rows[..end], "a").await;
+        records.remove(before.id(), &before).await.unwrap();
+        assert_eq!(records.losses(&next, &rows[7]).await.unwrap(), Some(losses_from(1.0)), "{end} steps");
+        assert_eq!(records.steps_with_losses(&next.run, &[&next]).await.unwrap(), [vec![7]]);
+        before = next;
     }
+    let resumed = put(&records, &trained(0..1_100, 10), "a").await;
+    assert_eq!(records.losses(&resumed, &rows[7]).await.unwrap(), Some(losses_from(1.0)));
+
+    // Saved beside a draft that is gone: the record that took its place shows them.
+    records.put_losses(&draft, &rows[19], &losses_from(2.0)).await.unwrap();
+    assert_eq!(records.with_step(draft.id(), &draft, &rows[19]).await.unwrap(), Some(before.id()));
+    assert_eq!(records.losses(&before, &rows[19]).await.unwrap(), Some(losses_from(2.0)));
+    // Another training of the run parted before that step.
+    let both = records.steps_with_losses(&before.run, &[&before, &resumed]).await.unwrap();
+    assert_eq!(both, [vec![7, 19], vec![7]]);
+    let other_row = &trained(19..20, 10)[0];
+    assert_eq!(records.losses(&resumed, other_row).await.unwrap(), None);
+    // So did one of other data.
+    let mut other_data = before.clone();
+    other_data.data.plan = PlanId(Digest::of(b"another plan"));
+    assert_eq!(records.losses(&other_data, &rows[7]).await.unwrap(), None);
+    assert_eq!(records.steps_with_losses(&before.run, &[&other_data]).await.unwrap(), [Vec::<u64>::new()]);
+
+    records.remove(before.id(), &before).await.unwrap();
+    assert_eq!(records.with_step(before.id(), &before, &rows[19]).await.unwrap(), None, "nothing shows them");
+    assert_eq!(records.losses(&resumed, &rows[7]).await.unwrap(), Some(losses_from(1.0)));
+    records.remove(resumed.id(), &resumed).await.unwrap();
+    assert!(records.objects_in("runs").await.unwrap().is_empty(), "they go with the last record");
+}
+
+#[tokio::test]
+async fn two_programs_that_save_a_step_do_not_delete_the_file_of_the_other() {
+    let records = in_memory();
+    let rows = trained(0..20, u64::MAX);
+    let record = put(&records, &rows, "a").await;
+    let run = &record.run;
+    let before = records.kept(Some(run)).await.unwrap()[run].stored;
+    let one = records.put_losses(&record, &rows[7], &losses_from(1.0)).await.unwrap();
+    assert_eq!(records.put_losses(&record, &rows[7], &losses_from(1.0)).await.unwrap(), one);
+    assert_eq!(records.objects_in("runs/a/losses").await.unwrap().len(), 1, "twice does no harm");
+    records.put_losses(&record, &rows[7], &losses_from(2.0)).await.unwrap();
+    assert_eq!(records.objects_in("runs/a/losses").await.unwrap().len(), 2);
+    let read = records.losses(&record, &rows[7]).await.unwrap().expect("one of them");
+    assert!(read == losses_from(1.0) || read == losses_from(2.0), "one is read whole: {read:?}");
+
     let kept = records.kept(Some(run)).await.unwrap().remove(run).unwrap();
     assert_eq!(kept.stored.records, before.records);
-    assert!(kept.stored.record_bytes > before.record_bytes + 3 * 32 * 36, "{:?}", kept.stored);
-    let steps = records.steps_with_losses(run).await.unwrap();
-    assert_eq!((&steps[&short.id()], &steps[&long.id()]), (&vec![7], &vec![7, 19]));
-    // Other losses of a step take the place of those before.
-    records.put_losses(run, long.id(), 7, &of(2.0)).await.unwrap();
-    assert_eq!(records.losses(run, long.id(), 7).await.unwrap(), Some(of(2.0)));
-    assert_eq!(records.objects_in("runs/a/losses").await.unwrap().len(), 3);
-
-    records.remove(short.id(), &short).await.unwrap();
-    assert_eq!(records.losses(run, short.id(), 7).await.unwrap(), None);
-    assert_eq!(records.losses(run, long.id(), 19).await.unwrap(), Some(of(1.0)));
-    let kept = records.kept(Some(run)).await.unwrap().remove(run).unwrap();
+    assert!(kept.stored.record_bytes > before.record_bytes + 2 * 32 * 36, "{:?}", kept.stored);
     records.remove_run(kept, false).await.unwrap();
     assert!(records.objects_in("runs").await.unwrap().is_empty());
+}
+
+#[test]
+fn a_row_is_named_by_all_its_bits() {
+    let row = &trained(7..8, u64::MAX)[0];
+    // Saved losses lie under this name: another one would lose them.
+    assert_eq!(row.digest().to_string(), "88fab4b8686fd4f2f91296abc8353dbdf09ad25167a5898c1b6426b6ffae77f9");
+    let changed = |change: fn(&mut StepRow)| {
+        let mut other = row.clone();
+        change(&mut other);
+        other.digest()
+    };
+    let others = [
+        changed(|row| row.step += 1),
+        changed(|row| row.epoch += 1),
+        changed(|row| row.rate = f32::from_bits(row.rate.to_bits() ^ 1)),
+        changed(|row| row.samples += 1),
+        changed(|row| row.loss = f64::from_bits(row.loss.to_bits() ^ 1)),
+        changed(|row| row.correct += 1),
+        changed(|row| row.gradient_norm = f64::NAN),
+        changed(|row| row.is_skipped = true),
+        changed(|row| row.weights = None),
+        changed(|row| row.shares[1].samples += 1),
+        changed(|row| row.shares[1].loss = -row.shares[1].loss),
+        changed(|row| row.shares[1].correct += 1),
+        changed(|row| row.shares[1].input = None),
+        changed(|row| row.shares[1].gradient = None),
+        changed(|row| row.shares.truncate(1)),
+    ];
+    for (at, digest) in others.iter().enumerate() {
+        assert!(*digest != row.digest() && !others[..at].contains(digest), "{at}");
+    }
+}
+
+#[test]
+fn losses_of_format_1_are_read_as_ever() {
+    let golden = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/src/record/testdata/losses.1.arrow"));
+    let golden = golden.unwrap_or_default();
+    let written = encode_losses("it", 340, &losses_from(0.5)).unwrap();
+    let hex = || written.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    assert!(golden == written, "the bytes of format 1 are no longer these, but {}", hex());
+    assert_eq!(decode_losses(golden.into(), "it", 340).unwrap(), losses_from(0.5));
 }
 
 /// A record as the format before wrote it, without memory and writes of checkpoints.
@@ -373,6 +452,29 @@ fn a_record_of_the_format_before_is_read_as_ever_and_keeps_its_name() {
     let record = Record::from_bytes(id, text.as_bytes()).unwrap();
     assert_eq!((record.format, record.launches[0].memory_bytes), (1, None));
     assert!(record.checkpoint_writes.is_empty() && record.checkpoints.len() == 1);
+    assert_eq!((record.id(), String::from_utf8(record.to_bytes()).unwrap()), (id, text));
+}
+
+/// A record of format 2, with memory and writes of checkpoints.
+const OF_FORMAT_2: &str = concat!(
+    r#"{"format":2,"run":"digits-7","data":{"dataset":"digits","version":"VERSION","plan":"PLAN","q":"0.1","seed":7,"samples":1437},"#,
+    r#""virtual_ranks":2,"arguments":["--epochs","4"],"settings":{"learning rate":"0.1"},"is_exact":true,"#,
+    r#""steps":{"first":0,"end":0,"of":9,"digests_every":1,"parts":[]},"first_weights":"VERSION","weights":null,"#,
+    r#""checkpoints":["000000000003-PLAN"],"checkpoint_writes":[{"name":"000000000003-PLAN","step":3,"at":5,"bytes":10,"#,
+    r#""written_bytes":9,"millis":7}],"launches":[{"first_step":0,"world":2,"started":1,"until":2,"version":"0.1.0","#,
+    r#""program":null,"device":"cpu","processor":"x86_64","memory_bytes":1024}],"ending":{"how":"stopped"}}"#,
+    "\n"
+);
+
+#[test]
+fn a_record_of_format_2_is_read_as_ever_and_keeps_its_name() {
+    let text = OF_FORMAT_2.replace("VERSION", &Digest::of(b"v").to_string());
+    let text = text.replace("PLAN", &Digest::of(b"p").to_string());
+    let id = RecordId(Digest::of(text.as_bytes()));
+    let record = Record::from_bytes(id, text.as_bytes()).unwrap();
+    assert_eq!((record.format, record.launches[0].memory_bytes), (2, Some(1024)));
+    let [write] = &record.checkpoint_writes[..] else { panic!("{:?}", record.checkpoint_writes) };
+    assert_eq!((write.step, write.at, write.bytes, write.written_bytes, write.millis), (3, 5, 10, 9, 7));
     assert_eq!((record.id(), String::from_utf8(record.to_bytes()).unwrap()), (id, text));
 }
 

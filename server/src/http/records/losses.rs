@@ -93,11 +93,9 @@ pub(crate) async fn show(
     let most = within("limit", wanted.limit.unwrap_or(SAMPLES), MOST_SAMPLES)?;
     let _one_of_few = look(&state).await?;
     let records = records(&state);
-    let record = read(&records, &seen, run.clone(), id).await?;
-    if !(record.steps.first..record.steps.end).contains(&step) {
-        return Err(no_step(&record, step));
-    }
-    match records.losses(&run, id, step).await? {
+    let record = read(&records, &seen, run, id).await?;
+    let Some(row) = records.step(&record, step).await? else { return Err(no_step(&record, step)) };
+    match records.losses(&record, &row).await? {
         Some(losses) => json(&StepLosses::of(step, losses, most)),
         None => {
             let (id, store, node) = (id.short(), word(&place(&records)), word(&state.api.node.http));

@@ -1,8 +1,8 @@
 //! Records of trainings in the store: lists, courses, and the place of a step in the data.
 
 use shardd_store::record::{
-    CheckpointWritten, Data, Ending, FORMAT, Launch, Record, Records, SampleLoss, ShareRow, StepRow,
-    StepsTable, encode_part,
+    CheckpointWritten, Data, Ending, FORMAT, Launch, Listed, Record, RecordError, Records, SampleLoss,
+    ShareRow, StepRow, StepsTable, encode_part,
 };
 use shardfmt::{Digest, PlanId};
 
@@ -48,6 +48,17 @@ fn recorded(server: &Server, dataset: Option<&str>) -> String {
 
 /// The same, over this version with this number of samples.
 fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, samples: u64) -> String {
+    recorded_by(server, dataset, version, samples, PER_EPOCH)
+}
+
+/// The same, in epochs of this number of steps.
+fn recorded_by(
+    server: &Server,
+    dataset: Option<&str>,
+    version: VersionId,
+    samples: u64,
+    per_epoch: u64,
+) -> String {
     let origin =
         Origin::open(&server.directory.path().join("store").display().to_string()).expect("the store");
     let records = Records::new(Arc::new(origin));
@@ -67,7 +78,7 @@ fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, sampl
         memory_bytes: (world == 3).then_some(5 << 30),
     };
     let data = format!("\"plan x, 2048 samples in steps of {BATCH}, last batch Short\"");
-    let settings = [("data", data), ("steps per epoch", PER_EPOCH.to_string())];
+    let settings = [("data", data), ("steps per epoch", per_epoch.to_string())];
     let record = Record {
         format: FORMAT,
         run: run.clone(),
@@ -98,6 +109,21 @@ fn recorded_of(server: &Server, dataset: Option<&str>, version: VersionId, sampl
         ending: Ending::Stopped,
     };
     server.runtime.block_on(records.publish(&record)).expect("published").to_string()
+}
+
+/// Saves these losses for each of these steps of a record.
+fn save_losses(server: &Server, id: &str, steps: impl IntoIterator<Item = u64>, losses: &[SampleLoss]) {
+    let store = server.directory.path().join("store").display().to_string();
+    let records = Records::new(Arc::new(Origin::open(&store).expect("the store")));
+    let listed = Listed { run: "r1".parse().expect("a name"), id: id.parse().expect("an id") };
+    let save = async {
+        let record = records.read(&listed).await?;
+        for step in steps {
+            records.put_losses(&record, &row(step), losses).await?;
+        }
+        Ok::<_, RecordError>(())
+    };
+    server.runtime.block_on(save).expect("saved");
 }
 
 #[test]
@@ -165,6 +191,7 @@ fn the_data_of_a_record_is_that_of_its_version() {
     // 1,500 steps in epochs of 32 steps; the first step of an epoch reads all six samples.
     let epochs = training["epochs"].as_array().expect("epochs");
     assert_eq!((epochs.len(), &epochs[46]), (47, &json!({ "epoch": 46, "samples": 6, "root": null })));
+    assert_eq!((&data["epochs"], &data["samples_read"]), (&json!(47), &json!(47 * 6)));
 
     let known = &data["versions"][0];
     let names = ["dataset", "samples", "samples_read", "classes"];
@@ -178,6 +205,14 @@ fn the_data_of_a_record_is_that_of_its_version() {
     let pictures = json!({ "modality": "image", "unit": "pictures", "amount": 4 });
     assert!(amounts.contains(&pictures), "{amounts:?}");
     assert_eq!(known["columns"][0]["media_type"], "image/png");
+
+    // Of a long training the last epochs are listed, and all are counted.
+    let long = recorded_by(&server, Some("pets"), version, 6, 10);
+    let data = server.document(&format!("runs/r1/records/{long}/summary"));
+    let epochs = data["trainings"][0]["epochs"].as_array().expect("epochs");
+    assert_eq!((epochs.len(), &epochs[0]["epoch"], &epochs[99]["epoch"]), (100, &json!(50), &json!(149)));
+    assert_eq!((&data["epochs"], &data["samples_read"]), (&json!(150), &json!(150 * 6)));
+    assert_eq!(data["versions"][0]["samples_read"], 6);
 
     let listed = server.document("runs/r1/records");
     let store = server.directory.path().join("store");
@@ -200,10 +235,8 @@ fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_comman
         store.display()
     );
     assert!(status == 404 && why.contains(&command) && why.contains(" --server http"), "{why}");
-    assert_eq!(server.document("runs/r1/records")[0]["losses"], json!([]));
+    assert_eq!(server.document("runs/r1/records")[0]["losses"], json!({ "count": 0, "last": [] }));
 
-    let origin = Origin::open(&store.display().to_string()).expect("the store");
-    let records = Records::new(Arc::new(origin));
     let of = |at: u64| SampleLoss {
         sample: 900 + at,
         position: 20 * BATCH + at,
@@ -215,8 +248,7 @@ fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_comman
         answers: 1,
     };
     let losses: Vec<SampleLoss> = (0..BATCH).map(of).collect();
-    let (run, record) = ("r1".parse().expect("a name"), id.parse().expect("an id"));
-    server.runtime.block_on(records.put_losses(&run, record, SPIKE, &losses)).expect("saved");
+    save_losses(&server, &id, [SPIKE], &losses);
     let found = server.document(&path(SPIKE));
     assert_eq!((&found["samples"], &found["mean"]), (&json!(BATCH), &json!(null)));
     let largest = found["largest"].as_array().expect("samples");
@@ -229,7 +261,13 @@ fn saved_losses_of_a_step_come_with_the_largest_first_and_others_with_the_comman
     );
     let few = server.document(&format!("{}?limit=3", path(SPIKE)));
     assert_eq!((few["largest"].as_array().map(Vec::len), &few["samples"]), (Some(3), &json!(BATCH)));
-    assert_eq!(server.document("runs/r1/records")[0]["losses"], json!([SPIKE]));
+    let listed_losses = || server.document("runs/r1/records")[0]["losses"].clone();
+    assert_eq!(listed_losses(), json!({ "count": 1, "last": [SPIKE] }));
+    // The last hundred are listed, and all are counted.
+    save_losses(&server, &id, 0..110, &losses[..1]);
+    let last: Vec<u64> = (11..110).chain([SPIKE]).collect();
+    assert_eq!(listed_losses(), json!({ "count": 111, "last": last }));
+    assert_eq!(server.document(&path(3))["samples"], 1, "one that is not listed is there");
 
     assert_eq!(server.refused(&format!("{}?limit=0", path(SPIKE))).0, 400);
     assert_eq!(server.refused(&path(STEPS)).0, 404);
@@ -242,11 +280,8 @@ fn a_token_for_other_datasets_sees_nothing_of_a_record() {
     let rows = [0, 3].map(super::contents::rows);
     let (version, ..) = version_of(&server.catalog(), "pets", rows, json!({}));
     let id = recorded_of(&server, Some("pets"), version, 6);
-    let (run, record) = ("r1".parse().expect("a name"), id.parse().expect("an id"));
     let loss = SampleLoss { sample: 1, position: 0, virtual_rank: 0, loss: 0.5, answers: 1 };
-    let store = server.directory.path().join("store");
-    let records = Records::new(Arc::new(Origin::open(&store.display().to_string()).expect("the store")));
-    server.runtime.block_on(records.put_losses(&run, record, SPIKE, &[loss])).expect("saved");
+    save_losses(&server, &id, [SPIKE], &[loss]);
 
     let (_, made) = server.send("tokens", &json!({ "name": "boss", "role": "admin" }));
     let bearer = |made: Response<ureq::Body>| {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use shardd_api::protocol::RunId;
 use shardd_plan::Plan;
-use shardd_store::record::{Record, RecordError, RecordId};
+use shardd_store::record::{Record, RecordError, RecordId, SampleLoss, StepRow};
 use shardd_trainer::checkpoint::CheckpointStore;
 use shardd_trainer::record::{Purpose, Recording};
 use shardd_trainer::train::step_losses::StepLosses;
@@ -20,8 +20,8 @@ pub(crate) struct Expected {
     pub(crate) shelf: CheckpointStore,
     pub(crate) id: RecordId,
     pub(crate) record: Record,
-    /// The step whose samples' losses are wanted, and what becomes of them; the training ends with it.
-    step_losses: Option<(StepLosses, LossesWanted)>,
+    /// The step whose samples' losses are wanted, with its row in the record, and what becomes of them; the training ends with it.
+    step_losses: Option<(StepLosses, StepRow, LossesWanted)>,
     /// The checkpoint of the recorded training before that step, with its number of steps.
     checkpoint: Option<(CheckpointStore, u64)>,
 }
@@ -62,16 +62,19 @@ impl Expected {
             let message = format!("--sample-losses {step}: record {id} has steps {first} to {last}");
             return Err(UsageError(message).into());
         }
+        // Now, as a training that is underway removes this record when it writes the next one.
+        let row = self.shelf.handle().block_on(self.shelf.records().step(&self.record, step))?;
+        let row = row.ok_or_else(|| format!("record {} does not have step {step}", self.id.short()))?;
         let shelf = open(at, &self.record.run, args, "record")?;
         let before = shelf.list()?.iter().map(|id| id.step).filter(|begins| *begins <= step).max();
         self.checkpoint = before.map(|begins| (shelf, begins));
-        self.step_losses = Some((StepLosses::of(step), wanted));
+        self.step_losses = Some((StepLosses::of(step), row, wanted));
         Ok(self)
     }
 
     /// Takes the losses of a step's samples in, if they are wanted.
     pub(crate) fn step_losses(&self) -> Option<StepLosses> {
-        self.step_losses.as_ref().map(|(losses, _)| losses.clone())
+        self.step_losses.as_ref().map(|(losses, ..)| losses.clone())
     }
 
     /// Where the training begins, if it does not at its first step.
@@ -81,7 +84,7 @@ impl Expected {
 
     /// The step after the last one that is compared.
     fn end(&self) -> u64 {
-        self.step_losses.as_ref().map_or(self.record.steps.end, |(losses, _)| losses.step() + 1)
+        self.step_losses.as_ref().map_or(self.record.steps.end, |(losses, ..)| losses.step() + 1)
     }
 
     pub(crate) fn recording(&self) -> Recording {
@@ -113,11 +116,11 @@ impl Expected {
         if args.rank > 0 {
             return Ok(());
         }
-        if let Some((losses, LossesWanted { json, save })) = &self.step_losses {
+        if let Some((losses, row, LossesWanted { json, save })) = &self.step_losses {
             let per_epoch = self.record.steps_per_epoch().unwrap_or(u64::MAX);
             step_losses::tell(losses, plan, per_epoch, *json)?;
             if *save {
-                self.save(losses, plan, per_epoch)?;
+                self.save(row, &step_losses::rows(losses, plan, per_epoch))?;
             }
             return Ok(());
         }
@@ -135,17 +138,23 @@ impl Expected {
         Ok(())
     }
 
-    /// Saves the losses of a step's samples beside the record.
-    fn save(&self, losses: &StepLosses, plan: &Plan, steps_per_epoch: u64) -> Result<(), Failure> {
-        let (records, run) = (self.shelf.records(), &self.record.run);
-        let rows = step_losses::rows(losses, plan, steps_per_epoch);
-        let put = records.put_losses(run, self.id, losses.step(), &rows);
-        self.shelf.handle().block_on(put)?;
-        eprintln!(
-            "saved beside record {} in {}: the page of run {run} shows them",
-            self.id.short(),
-            records.store()
-        );
+    /// Saves the losses of a step's samples beside the records that have this step, and says where they are shown.
+    fn save(&self, row: &StepRow, losses: &[SampleLoss]) -> Result<(), Failure> {
+        let (records, run, step) = (self.shelf.records(), &self.record.run, row.step);
+        let shown = self.shelf.handle().block_on(async {
+            records.put_losses(&self.record, row, losses).await?;
+            records.with_step(self.id, &self.record, row).await
+        })?;
+        let store = records.store();
+        match shown {
+            Some(id) => {
+                eprintln!("saved beside record {} in {store}: the page of run {run} shows them", id.short())
+            }
+            None => eprintln!(
+                "saved in {store}, but nothing shows them: record {} is gone, and no other record of run {run} has this step {step}",
+                self.id.short()
+            ),
+        }
         Ok(())
     }
 }
