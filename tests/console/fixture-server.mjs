@@ -10,7 +10,7 @@ import { fileURLToPath, pathToFileURL } from 'node:url';
 import { Datasets, HOSTILE } from './datasets.mjs';
 import { Cluster } from './fixtures.mjs';
 import { simulation } from './simulations.mjs';
-import { Trainings } from './trainings.mjs';
+import { EARLY, Trainings } from './trainings.mjs';
 
 export const DIST = fileURLToPath(new URL('../../server/console/dist/', import.meta.url));
 export const POLICY =
@@ -200,11 +200,11 @@ export class FixtureServer {
       if (first === 'runs' && parts.length >= 5 && parts[2] === 'records') {
         const record = this.trainings.find(id, parts[3]);
         found(record, `record ${parts[3]} of run ${id}`);
-        if (parts.length === 5 && parts[4] === 'summary') return { json: this.trainings.summary(id, record) };
+        if (parts.length === 5 && parts[4] === 'summary') return found(this.trainings.summary(id, record), 'version of the training');
         if (parts.length === 5 && parts[4] === 'steps') return { json: this.trainings.course(id, record, number('points', 240, 2000)) };
         found(Number(parts[5]) < record.end ? record : undefined, `step ${parts[5]} in the record`);
         if (parts[6] === 'losses') {
-          const losses = record.losses.includes(Number(parts[5])) ? this.trainings.losses(record, Number(parts[5]), number('limit', 100, 10_000)) : undefined;
+          const losses = (record.losses.last.includes(Number(parts[5])) || (record.losses.count > 1 && Number(parts[5]) === EARLY)) ? this.trainings.losses(record, Number(parts[5]), number('limit', 100, 10_000)) : undefined;
           return found(losses, `file of the losses of step ${parts[5]}`);
         }
         return { json: this.trainings.step(id, record, Number(parts[5])) };

@@ -11,7 +11,7 @@ import { launch, open, PHONE, WIDE } from './browser.mjs';
 import { Datasets, HOSTILE } from './datasets.mjs';
 import { FixtureServer } from './fixture-server.mjs';
 import { Cluster, SCENARIOS } from './fixtures.mjs';
-import { SPIKE } from './trainings.mjs';
+import { EARLY, SPIKE } from './trainings.mjs';
 
 const axe = await readFile(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
 const given = process.argv.slice(2);
@@ -634,6 +634,36 @@ test('a run is compared with another, and with its own earlier record', async ()
       await page.getByLabel('Record').selectOption({ index: 1 });
       await says(page, '2,000 of 24,000');
       await says(page, 'stopped');
+    }),
+  );
+});
+
+test('another record of a run has its own curves and data, or says why it has none', async () => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    server.trainings.lost = server.trainings.records('vit-b16')[1].id;
+    return visit(server, '#/runs/vit-b16?step=60', { isClean: false }, async ({ page }) => {
+      const table = page.getByRole('table', { name: 'Versions that the training read' });
+      await table.waitFor();
+      const epochs = page.locator('.fact', { hasText: /^Epochs/ }).locator('dd');
+      const before = await epochs.innerText();
+      await page.getByLabel('Record').selectOption({ index: 1 });
+      await says(page, 'Not found: the data of this training.');
+      assert.equal(await table.count(), 0, 'the data of the first record is not shown for the second');
+      server.trainings.lost = undefined;
+      await page.reload();
+      await table.waitFor();
+      assert.notEqual(await epochs.innerText(), before);
+      await page.waitForFunction(() => /2,000 steps/.test(document.querySelector('.note')?.textContent ?? ''));
+    });
+  });
+});
+
+test('a step before the listed ones has its saved losses, or the command', async () => {
+  await fixture({ scenario: 'healthy' }, (server) =>
+    visit(server, `#/runs/vit-b16?step=${EARLY}`, { isClean: false }, async ({ page }) => {
+      await page.getByRole('table', { name: 'Samples by loss' }).waitFor();
+      await page.getByRole('link', { name: 'Next step ›' }).click();
+      await page.getByRole('region', { name: `Step ${EARLY + 1}` }).locator('.command').waitFor();
     }),
   );
 });

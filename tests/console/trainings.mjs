@@ -17,6 +17,8 @@ const VIRTUAL_RANKS = 16;
 const WORLD = 8;
 /** The step of which one virtual rank has a large loss. */
 export const SPIKE = 8437;
+/** A step with saved losses that the record does not list: it is before the last ones. */
+export const EARLY = 60;
 
 const lossOf = (run, step) => (2.9 * Math.exp(-step / 3500) + 0.6) * (0.96 + 0.08 * chance(`${run} ${step}`)) * (run === 'vit-b16-lr3' ? 1.2 : 1) * (step === SPIKE ? 4 : 1);
 const normOf = (run, step) => (step === SPIKE ? 31 : 0.8 + 0.6 * chance(`norm ${run} ${step}`));
@@ -27,6 +29,8 @@ export class Trainings {
   published = 0;
   /** The step without a loss. */
   bad = undefined;
+  /** The record whose version is no longer in the store. */
+  lost = undefined;
 
   /** `datasets` are those of datasets.mjs: the trainings read the first of them. `hostile` is a text in place of what a user wrote. */
   constructor(datasets, hostile) {
@@ -53,7 +57,7 @@ export class Trainings {
       is_exact: true,
       launches: starts.map((first_step, number) => ({ first_step, world: WORLD, started: began + 2000 * number, until: began + 2000 * number + 1900, device: hostile ?? 'cpu: 8 threads', ...(number > 0 || starts.length === 1 ? { memory_bytes: (number + 1.5) * 2 ** 30 } : {}) })),
       checkpoints: { count: Math.floor(more.end / 100), last: Array.from({ length: Math.min(100, Math.floor(more.end / 100)) }, (_, number) => Math.floor(more.end / 100) - number).reverse().map((number) => ({ step: 100 * number, at: began + number, bytes: 3 * 2 ** 20, written_bytes: 2 ** 20, took_s: 1.2 })) },
-      losses: more.end > SPIKE ? [SPIKE] : [],
+      losses: more.end > SPIKE ? { count: 2, last: [SPIKE] } : { count: 0, last: [] },
       settings: { model: '"small"' },
       ...more,
       ...(hostile === undefined ? {} : { reason: hostile }),
@@ -87,8 +91,10 @@ export class Trainings {
     const perEpoch = this.stepsOfEpoch();
     const epochs = Array.from({ length: Math.ceil(record.end / perEpoch) }, (_, epoch) => ({ epoch, samples: Math.min(samples, (record.end - epoch * perEpoch) * BATCH), root: null }));
     const samples_read = Math.max(0, ...epochs.map((epoch) => epoch.samples));
+    if (this.lost === record.id) return undefined;
     return {
-      trainings: [{ record: record.id, run, dataset: record.dataset, version: record.version, plan: record.plan, from: record.launches[0].started, until: record.written, ending: record.ending, is_underway: record.ending === 'underway', weights: record.weights ?? null, steps_unknown: 0, epochs }],
+      epochs: epochs.length, samples_read: epochs.reduce((sum, epoch) => sum + epoch.samples, 0),
+      trainings: [{ record: record.id, run, dataset: record.dataset, version: record.version, plan: record.plan, from: record.launches[0].started, until: record.written, ending: record.ending, is_underway: record.ending === 'underway', weights: record.weights ?? null, steps_unknown: 0, epochs: epochs.slice(-100) }],
       versions: [{
         dataset: record.dataset, version: record.version, samples, samples_read, bytes, inputs: samples, skipped: 0, classes: 5, config: {},
         amounts: [{ modality: 'image', unit: 'pictures', amount: samples_read }, { modality: 'text', unit: this.hostile ?? 'bytes-of-text', amount: 40 * samples_read }],

@@ -144,8 +144,8 @@ export interface RecordInfo {
   launches: { first_step: number; world: number; started: Seconds; until: Seconds; device: string; memory_bytes?: number }[];
   /** The last of those that were written. */
   checkpoints: { count: number; last: { step: number; at: Seconds; bytes: number; written_bytes: number; took_s: number }[] };
-  /** The steps of which the losses of single samples are saved. */
-  losses: number[];
+  /** The last of the steps of which the losses of single samples are saved. */
+  losses: { count: number; last: number[] };
 }
 
 /** A version that a training read, with how much of which media. */
@@ -161,8 +161,10 @@ export interface DataVersion {
   derived_from: string[];
 }
 
-/** The data that a training read. */
+/** The data that a training read: its last epochs, and the counts of all. */
 export interface TrainingData {
+  epochs: number;
+  samples_read: number;
   trainings: { plan: string; steps_unknown: number; epochs: { epoch: number; samples: number }[] }[];
   versions: DataVersion[];
 }

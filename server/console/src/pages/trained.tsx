@@ -1,6 +1,7 @@
 // The data that a training read, from its record: versions, samples of each epoch, media; and the commands for the documents about it.
 
-import { useAnswer, useKept } from '../api/poll';
+import { useAnswer } from '../api/poll';
+import { useOfRecord } from '../api/records';
 import type { DataVersion, RecordInfo, TrainingData } from '../api/types';
 import { bytes, count, NONE, plural, short } from '../format';
 import { datasetHref, part } from '../route';
@@ -12,7 +13,7 @@ const NOUNS: Record<string, string> = { tokens: 'tokens', 'bytes-of-text': 'byte
 
 export function TrainedOn({ name, record }: { name: string; record: RecordInfo }) {
   const answer = useAnswer<TrainingData>(`v1/runs/${part(name)}/records/${part(record.id)}/summary`, 30_000);
-  const data = useKept(answer.data, `${name} ${record.first}`);
+  const data = useOfRecord(answer, name, record);
   const training = data?.trainings[0];
   return (
     <section>
@@ -20,15 +21,15 @@ export function TrainedOn({ name, record }: { name: string; record: RecordInfo }
       {!data || !training ? <Missing of="the data of this training" loaded={answer} /> : (
         <>
           <dl class="facts">
-            <Fact name="Samples read">{count(training.epochs.reduce((sum, epoch) => sum + epoch.samples, 0))}</Fact>
-            <Fact name="Epochs">{count(training.epochs.length)}</Fact>
+            <Fact name="Samples read">{count(data.samples_read)}</Fact>
+            <Fact name="Epochs">{count(data.epochs)}</Fact>
             {training.steps_unknown > 0 && <Fact name="Not in the record">{plural(training.steps_unknown, 'step')} before it</Fact>}
             <Fact name="Order"><Digest text={training.plan} /></Fact>
           </dl>
           <Versions versions={data.versions} isNamed={record.dataset !== undefined} />
           {training.epochs.length > 1 && (
             <Table
-              caption="Samples read by epoch"
+              caption={`Samples read by epoch${data.epochs > training.epochs.length ? `: the last ${count(training.epochs.length)} of ${count(data.epochs)}` : ''}`}
               rows={training.epochs}
               id={(epoch) => String(epoch.epoch)}
               most={6}

@@ -1,7 +1,9 @@
 // How a run trained, from its record in the store: curves by step, and from a step to the samples that its ranks read.
 
 import { useEffect, useRef, useState } from 'preact/hooks';
+import { Refused } from '../api/client';
 import { type Loaded, useAnswer, useAnswers, useKept } from '../api/poll';
+import { useOfRecord } from '../api/records';
 import type { Course, Found, RecordInfo, RunInfo, StepExplained, StepLosses } from '../api/types';
 import { bytes, clock, count, duration, isNumber, NONE, percent, plural, short } from '../format';
 import { datasetHref, part, runHref, sampleHref, whole } from '../route';
@@ -161,7 +163,7 @@ const coursePath = (run: string, record: RecordInfo): string => `v1/runs/${part(
 function Curves({ name, record, other, pick }: { name: string; record: RecordInfo; other: string; pick: (step: number) => void }) {
   const answer = useAnswer<Course>(coursePath(name, record), EVERY);
   // A training that is underway has another record every few steps: the curves of before stay until the next ones are there.
-  const course = useKept(answer.data, `${name} ${record.first}`);
+  const course = useOfRecord(answer, name, record);
   const [others = {}] = useAnswers<RecordInfo[]>(other === '' ? [] : [`v1/runs/${part(other)}/records`], EVERY);
   const newest = others.data?.[0];
   const [besides = {}] = useAnswers<Course>(newest ? [coursePath(other, newest)] : [], EVERY);
@@ -251,7 +253,7 @@ function OneStep({ name, record, step, to }: { name: string; record: RecordInfo;
 
 function Explained({ name, record, step }: { name: string; record: RecordInfo; step: number }) {
   const answer = useAnswer<StepExplained>(`v1/runs/${part(name)}/records/${part(record.id)}/steps/${step}`, EVERY);
-  const of = useKept(answer.data, `${name} ${record.first} ${step}`);
+  const of = useOfRecord(answer, name, record, String(step));
   const isSmall = of !== undefined && of.global_batch_size <= MOST_SAMPLES;
   const [found = {}] = useAnswers<Found[]>(of && isSmall
     ? [`v1/plans/${part(record.plan)}/at?epoch=${of.epoch}&position=${of.position}&global_batch_size=${of.global_batch_size}&world=${of.world}&virtual_ranks=${of.virtual_ranks}`]
@@ -309,10 +311,12 @@ function Explained({ name, record, step }: { name: string; record: RecordInfo; s
 
 /** The samples of the step by their loss, if these losses are saved; else the command that saves them. */
 function Losses({ name, record, step }: { name: string; record: RecordInfo; step: number }) {
-  const isSaved = record.losses.includes(step);
-  const [answer = {}] = useAnswers<StepLosses>(isSaved ? [`v1/runs/${part(name)}/records/${part(record.id)}/steps/${step}/losses?limit=${LARGEST}`] : [], EVERY);
-  const data = useKept(answer.data, `${name} ${record.first} ${step}`);
-  if (!isSaved) {
+  const { count: saved, last } = record.losses;
+  // Of many steps with saved losses the record lists the last ones: for a step before them the node knows.
+  const isAsked = last.includes(step) || (saved > last.length && step < (last[0] ?? 0));
+  const [answer = {}] = useAnswers<StepLosses>(isAsked ? [`v1/runs/${part(name)}/records/${part(record.id)}/steps/${step}/losses?limit=${LARGEST}`] : [], EVERY);
+  const data = useOfRecord(answer, name, record, String(step));
+  if (!isAsked || (!last.includes(step) && answer.error instanceof Refused && answer.error.status === 404)) {
     return (
       <div class="losses">
         <p class="muted">The loss of each sample of this step is not saved. This command trains up to the step, compares it with the record, and saves them:</p>
