@@ -659,13 +659,14 @@ test('another record of a run has its own curves and data, or says why it has no
 });
 
 test('a step before the listed ones has its saved losses, or the command', async () => {
-  await fixture({ scenario: 'healthy' }, (server) =>
-    visit(server, `#/runs/vit-b16?step=${EARLY}`, { isClean: false }, async ({ page }) => {
+  await fixture({ scenario: 'healthy' }, (server) => {
+    server.trainings.hasEarly = true;
+    return visit(server, `#/runs/vit-b16?step=${EARLY}`, { isClean: false }, async ({ page }) => {
       await page.getByRole('table', { name: 'Samples by loss' }).waitFor();
       await page.getByRole('link', { name: 'Next step ›' }).click();
       await page.getByRole('region', { name: `Step ${EARLY + 1}` }).locator('.command').waitFor();
-    }),
-  );
+    });
+  });
 });
 
 test('the curves and the step of a training that is underway stay while it publishes another record', async () => {

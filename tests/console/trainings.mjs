@@ -29,6 +29,8 @@ export class Trainings {
   published = 0;
   /** The step without a loss. */
   bad = undefined;
+  /** Whether losses are saved of EARLY, too: the page then asks about each step before the listed ones, and a step without is not found. */
+  hasEarly = false;
   /** The record whose version is no longer in the store. */
   lost = undefined;
 
@@ -57,7 +59,7 @@ export class Trainings {
       is_exact: true,
       launches: starts.map((first_step, number) => ({ first_step, world: WORLD, started: began + 2000 * number, until: began + 2000 * number + 1900, device: hostile ?? 'cpu: 8 threads', ...(number > 0 || starts.length === 1 ? { memory_bytes: (number + 1.5) * 2 ** 30 } : {}) })),
       checkpoints: { count: Math.floor(more.end / 100), last: Array.from({ length: Math.min(100, Math.floor(more.end / 100)) }, (_, number) => Math.floor(more.end / 100) - number).reverse().map((number) => ({ step: 100 * number, at: began + number, bytes: 3 * 2 ** 20, written_bytes: 2 ** 20, took_s: 1.2 })) },
-      losses: more.end > SPIKE ? { count: 2, last: [SPIKE] } : { count: 0, last: [] },
+      losses: more.end > SPIKE ? { count: this.hasEarly ? 2 : 1, last: [SPIKE] } : { count: 0, last: [] },
       settings: { model: '"small"' },
       ...more,
       ...(hostile === undefined ? {} : { reason: hostile }),
