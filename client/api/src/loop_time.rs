@@ -54,7 +54,7 @@ pub struct LoopTime {
     pub ranks_ms: u64,
     /// In which it waited, by the stage that was the bottleneck then.
     pub waits: Waits,
-    /// The loss of the last step, if the trainer notes it; null if it is no number, and absent without one.
+    /// The loss of the last step, if the trainer notes it; null for NaN and infinity.
     #[serde(default, deserialize_with = "null_is_nan", skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
 }
@@ -74,7 +74,7 @@ fn is_zero(ms: &u64) -> bool {
     *ms == 0
 }
 
-/// JSON has no number that is none.
+/// JSON has neither NaN nor infinity: `serde_json` writes both as null.
 fn null_is_nan<'de, D: Deserializer<'de>>(value: D) -> Result<Option<f64>, D::Error> {
     Ok(Some(Option::deserialize(value)?.unwrap_or(f64::NAN)))
 }

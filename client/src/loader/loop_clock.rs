@@ -67,7 +67,7 @@ struct Notes {
     loss_bits: AtomicU64,
 }
 
-/// No loss was noted. As bits it is no number that arithmetic gives.
+/// Stands for the bits of a loss while the trainer has noted none: a NaN that arithmetic does not give.
 const NO_LOSS: u64 = u64::MAX;
 
 impl Default for Notes {

@@ -193,18 +193,26 @@ pub(super) async fn copies(state: State, seen: Datasets, PathParam(shard): PathP
 
 /// The answers of all live nodes, and those that gave none.
 async fn ask_all<T: for<'a> Deserialize<'a>>(state: &State, look: Look) -> (Vec<(NodeId, T)>, Vec<NodeId>) {
-    let observer = &state.api.observer;
-    let asked: Vec<Result<(NodeId, T), NodeId>> = stream::iter(state.api.engine.live_nodes())
-        .map(async |node| match observer.ask_for(&node, look.clone()).await {
+    let (observer, look) = (&state.api.observer, &look);
+    let ask = |node: NodeId| async move {
+        match observer.ask_for(&node, look.clone()).await {
             Ok(answer) => Ok((node, answer)),
             Err(_) => Err(node),
-        })
-        .buffered(ASKED_AT_ONCE)
-        .collect()
-        .await;
+        }
+    };
+    asked(state.api.engine.live_nodes(), ask).await
+}
+
+/// The answers of these nodes, some asked at once, and the nodes that gave none.
+async fn asked<T, A: Future<Output = Result<T, NodeId>>>(
+    nodes: impl IntoIterator<Item = NodeId>,
+    ask: impl Fn(NodeId) -> A,
+) -> (Vec<T>, Vec<NodeId>) {
+    let results: Vec<Result<T, NodeId>> =
+        stream::iter(nodes).map(ask).buffered(ASKED_AT_ONCE).collect().await;
     let (mut answers, mut unanswered) = (Vec::new(), Vec::new());
-    for answer in asked {
-        match answer {
+    for result in results {
+        match result {
             Ok(answer) => answers.push(answer),
             Err(node) => unanswered.push(node),
         }
@@ -315,28 +323,18 @@ pub(super) async fn trace(
     let Some(placement) = view.placement else {
         return Err(not_found(format!("run {run} has no placement yet")));
     };
-    let observer = &state.api.observer;
-    let asked: Vec<Result<NodeTrace, NodeId>> = stream::iter(placement.hosts.iter().take(limit).cloned())
-        .map(async |node| {
-            match observer.ask_for::<Timeline>(&node, Look::Timeline { run: run.clone() }).await {
-                Ok(timeline) => {
-                    let names = DRAWN.map(str::to_owned).to_vec();
-                    let series = observer.ask_for(&node, Look::Series { names, points: POINTS }).await.ok();
-                    Ok(NodeTrace { timeline, series })
-                }
-                Err(_) => Err(node),
+    let (observer, of) = (&state.api.observer, &run);
+    let ask = |node: NodeId| async move {
+        match observer.ask_for::<Timeline>(&node, Look::Timeline { run: of.clone() }).await {
+            Ok(timeline) => {
+                let names = DRAWN.map(str::to_owned).to_vec();
+                let series = observer.ask_for(&node, Look::Series { names, points: POINTS }).await.ok();
+                Ok(NodeTrace { timeline, series })
             }
-        })
-        .buffered(ASKED_AT_ONCE)
-        .collect()
-        .await;
-    let (mut nodes, mut unanswered) = (Vec::new(), Vec::new());
-    for answer in asked {
-        match answer {
-            Ok(node) => nodes.push(node),
-            Err(node) => unanswered.push(node),
+            Err(_) => Err(node),
         }
-    }
+    };
+    let (nodes, unanswered) = asked(placement.hosts.iter().take(limit).cloned(), ask).await;
     let hosts = placement.hosts.len();
     let written = blocking(move || {
         let _one_of_few = one_of_few;

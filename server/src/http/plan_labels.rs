@@ -187,7 +187,7 @@ const NONE_COUNTED: &str =
     "has no labels, or too many different ones to count: ingest its data with classes in the column `label`";
 
 /// The labels of a version, if shards and partitions, `holders` together, may have a count of each.
-fn countable(known: Option<Labels>, holders: u64) -> Result<Labels, String> {
+pub(super) fn countable(known: Option<Labels>, holders: u64) -> Result<Labels, String> {
     let Some(known) = known.filter(|known| !known.is_empty()) else { return Err(NONE_COUNTED.to_owned()) };
     let labels = known.len() as u64;
     match holders.saturating_mul(labels) <= MOST_COUNTS {

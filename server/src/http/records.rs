@@ -212,7 +212,7 @@ pub(super) async fn list(state: State, seen: Datasets, Seen(run): Seen) -> Answe
     found.sort_by_key(|(id, record)| Reverse((record.written(), *id)));
     found.truncate(MOST_RECORDS);
     let shown: Vec<&Record> = found.iter().map(|(_, record)| record).collect();
-    let (store, saved) = (place(&records), records.steps_with_losses(&run, &shown).await?);
+    let (store, saved) = (store_name(&records), records.steps_with_losses(&run, &shown).await?);
     let shown = found.into_iter().zip(saved);
     let shown = shown.map(|((id, record), losses)| RecordInfo::of(id, record, &store, losses));
     json(&shown.collect::<Vec<_>>())
@@ -285,7 +285,7 @@ fn records(state: &State) -> Records {
 }
 
 /// The store of these records, as `--record` names it.
-fn place(records: &Records) -> String {
+fn store_name(records: &Records) -> String {
     absolute(records.store())
 }
 

@@ -13,6 +13,7 @@ use shardfmt::manifest::ManifestError;
 use shardfmt::{ManifestFile, VersionId};
 use utoipa::{IntoParams, ToSchema};
 
+use super::plan_labels::countable;
 use super::problem::{Refusal, bad_request, invalid};
 use super::{Answer, PathParam, State, ValidQuery, json, place, within};
 
@@ -26,8 +27,6 @@ const EFFORT: Effort =
     Effort { moves: 1 << 23, moves_of_epoch: 1 << 23, followed: 1 << 20, lookups: 1 << 21 };
 /// The processors that it takes: the node has readers, too.
 const THREADS: usize = 2;
-/// Counts of labels that all shards and partitions together may have; of more, the labels are not looked at.
-const MOST_COUNTS: u64 = 1 << 22;
 /// Simulations at once.
 pub(super) const SIMULATIONS: usize = 1;
 
@@ -219,9 +218,7 @@ fn label_skew(
     report: &Report,
 ) -> Result<Option<LabelSkew>, ManifestError> {
     let shards = manifest.totals().shards;
-    let kinds = manifest.labels()?.map_or(0, |labels| labels.len() as u64);
-    let holders = shards.saturating_add(report.partitions.into());
-    if kinds == 0 || holders.saturating_mul(kinds) > MOST_COUNTS {
+    if countable(manifest.labels()?, shards.saturating_add(report.partitions.into())).is_err() {
         return Ok(None);
     }
     let entries = manifest.entries(0..shards)?;

@@ -10,7 +10,7 @@ use utoipa::{IntoParams, ToSchema};
 use super::super::access::Datasets;
 use super::super::problem::not_found;
 use super::super::{Answer, PathTriple, State, ValidQuery, json, look, within};
-use super::{no_step, place, read, records};
+use super::{no_step, read, records, store_name};
 
 /// The default number of samples, and the most.
 const SAMPLES: usize = 100;
@@ -98,7 +98,7 @@ pub(crate) async fn show(
     match records.losses(&record, &row).await? {
         Some(losses) => json(&StepLosses::of(step, losses, most)),
         None => {
-            let (id, store, node) = (id.short(), word(&place(&records)), word(&state.api.node.http));
+            let (id, store, node) = (id.short(), word(&store_name(&records)), word(&state.api.node.http));
             Err(not_found(format!(
                 "the losses of step {step} are not saved; save them with \
                  `shardtrain rerun {id} --sample-losses {step} --save --record {store} --server {node}`"
