@@ -307,7 +307,7 @@ test('a node that requires a token gets one, and a wrong one is refused with the
       await enter(page, '  shardd_read\n');
       await says(page, /Training is not held up by data/);
       assert.equal(await page.locator('.token').count(), 0);
-      const sent = server.requests.at(-1);
+      const sent = server.requests.findLast(({ path }) => path.startsWith('/v1/'));
       assert.equal(sent.headers.authorization, 'Bearer shardd_read');
       // It is in this tab alone.
       const kept = await page.evaluate(() => [JSON.stringify(localStorage), sessionStorage.getItem('shardd.token'), document.cookie, location.href]);
