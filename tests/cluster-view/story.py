@@ -172,6 +172,23 @@ def in_terminal(cluster: c.Cluster) -> None:
     expect(f"rank {c.STRAGGLER}" in verdict and "python" in verdict.lower(), f"the first lines do not name the straggler: {verdict}")
 
 
+def top_in_tmux(cluster: c.Cluster, out: Path) -> str:
+    """Writes a frame of `shardctl top` in a terminal of 110 columns and 42 lines."""
+    tmux = ["tmux", "-S", str(cluster.folder / "tmux"), "-f", "/dev/null"]
+    command = [str(cluster.programs / "shardctl"), "--server", cluster.http["n2"], "top"]
+    subprocess.run([*tmux, "new-session", "-d", "-x", "110", "-y", "42", *command], check=True, env={**os.environ, "NO_COLOR": "1"})
+    try:
+
+        def frame() -> str | None:
+            seen = subprocess.run([*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout.replace("\u00a0", " ")
+            return seen if all(re.search(words, seen, re.S) for words in causes(cluster)) else None
+
+        out.write_text(c.until("a frame names each cause", frame))
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)
+    return out.name
+
+
 def continues(cluster: c.Cluster, ranks: list[subprocess.Popen], first: int) -> str:
     """A whole epoch after the faults of epoch `first`, no rank has met a wrong byte: each compares every row that it reads."""
     now = c.until("the next epoch but one begins", lambda: (run := is_read(cluster, ranks))["epoch"] >= first + 2 and run)
@@ -270,6 +287,10 @@ def tell(programs: Path, python: str, pictures: str | None) -> int:
         faults(checks, cluster)
         checks.run("shardctl top --once names each cause", lambda: in_terminal(cluster))
         if pictures is not None:
+            if shutil.which("tmux"):
+                checks.run("shardctl top in a terminal names each cause", lambda: top_in_tmux(cluster, Path(pictures) / "top.txt"))
+            else:
+                skip("no tmux; shardctl top is not captured")
             taken = browser(cluster, "pictures", HERE / "pictures.mjs", f"{cluster.http['n2']}/", "n1", c.RUN, pictures)
             checks.add(taken.communicate()[0], taken.returncode, "pictures.mjs")
             return finish(checks)
