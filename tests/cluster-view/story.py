@@ -158,10 +158,16 @@ def at_its_node(views: v.Views, first: int) -> str:
     return f"{own} in {named[own]} views"
 
 
+def titles(cluster: c.Cluster) -> list[str]:
+    """Regular expressions for the titles of the three faults."""
+    disk = [r"disk of node n4 (is nearly full|fills up)"] if cluster.has_small_disk else []
+    return [r"disk of node n1 corrupts data", *disk, rf"[Rr]ank {c.STRAGGLER} of {c.RUN}.*Python code"]
+
+
 def causes(cluster: c.Cluster) -> list[str]:
-    """Regular expressions for the three causes, as texts of the page, `top` and alerts have them."""
-    disk = [r"disk of node n4 (is nearly full|fills up).*MiB of \S+.MiB\s+are\s+free"] if cluster.has_small_disk else []
-    return [r"disk of node n1 corrupts data.*did\s+not\s+match", *disk, rf"[Rr]ank {c.STRAGGLER} of {c.RUN}.*Python code.*collate_fn"]
+    """The titles, each with its cause, as texts of the page, `top --once` and alerts have them."""
+    corrupts, *fills, waits = titles(cluster)
+    return [rf"{corrupts}.*did\s+not\s+match", *(rf"{one}.*MiB of \S+.MiB\s+are\s+free" for one in fills), rf"{waits}.*collate_fn"]
 
 
 def in_terminal(cluster: c.Cluster) -> None:
@@ -172,18 +178,32 @@ def in_terminal(cluster: c.Cluster) -> None:
     expect(f"rank {c.STRAGGLER}" in verdict and "python" in verdict.lower(), f"the first lines do not name the straggler: {verdict}")
 
 
+def top_ends(cluster: c.Cluster) -> None:
+    """`shardctl top` ends with its terminal, which sends no signal to a process of another session."""
+    ours, its = os.openpty()
+    command = [cluster.programs / "shardctl", "--server", cluster.http["n2"], "top"]
+    top = cluster.processes.start("top", command, stdin=its, stdout=its, env={**os.environ, "TERM": "xterm"})
+    os.close(its)
+    seen = b""
+    while b"Findings" not in seen:
+        expect(len(read := os.read(ours, 65536)) > 0, f"top ended with {seen}")
+        seen += read
+    os.close(ours)
+    expect((status := top.wait(c.PATIENCE)) == 129, f"status {status}")
+
+
 def top_in_tmux(cluster: c.Cluster, out: Path) -> str:
     """Writes a frame of `shardctl top` in a terminal of 110 columns and 42 lines."""
-    tmux = ["tmux", "-S", str(cluster.folder / "tmux"), "-f", "/dev/null"]
+    tmux = ["tmux", "-u", "-S", str(cluster.folder / "tmux"), "-f", "/dev/null"]
     command = [str(cluster.programs / "shardctl"), "--server", cluster.http["n2"], "top"]
     subprocess.run([*tmux, "new-session", "-d", "-x", "110", "-y", "42", *command], check=True, env={**os.environ, "NO_COLOR": "1"})
     try:
 
         def frame() -> str | None:
             seen = subprocess.run([*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True).stdout.replace("\u00a0", " ")
-            return seen if all(re.search(words, seen, re.S) for words in causes(cluster)) else None
+            return seen if all(re.search(words, seen) for words in titles(cluster)) else None
 
-        out.write_text(c.until("a frame names each cause", frame))
+        out.write_text(c.until("a frame names each fault", frame))
     finally:
         subprocess.run([*tmux, "kill-server"], check=False)
     return out.name
@@ -286,9 +306,10 @@ def tell(programs: Path, python: str, pictures: str | None) -> int:
         began, epoch = time.monotonic(), is_read(cluster, ranks)["epoch"]
         faults(checks, cluster)
         checks.run("shardctl top --once names each cause", lambda: in_terminal(cluster))
+        checks.run("shardctl top ends when its terminal closes", lambda: top_ends(cluster))
         if pictures is not None:
             if shutil.which("tmux"):
-                checks.run("shardctl top in a terminal names each cause", lambda: top_in_tmux(cluster, Path(pictures) / "top.txt"))
+                checks.run("shardctl top in a terminal names each fault", lambda: top_in_tmux(cluster, Path(pictures) / "top.txt"))
             else:
                 skip("no tmux; shardctl top is not captured")
             taken = browser(cluster, "pictures", HERE / "pictures.mjs", f"{cluster.http['n2']}/", "n1", c.RUN, pictures)

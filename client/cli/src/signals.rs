@@ -1,11 +1,16 @@
 //! Ctrl-C, and the polite ways to end a process.
 
 use std::io;
+use std::os::fd::AsRawFd;
 
+use mio::unix::SourceFd;
+use mio::{Events, Interest, Poll, Token};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The exit code that a shell expects of a process that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
+/// The exit code of a process whose terminal closed: that of SIGHUP.
+const HUNG_UP: i32 = 129;
 
 /// Calls `act` on a thread of its own at the first SIGINT, SIGTERM or SIGHUP from now on; later ones do nothing.
 pub(crate) fn at_first(act: impl FnOnce() + Send + 'static) -> io::Result<()> {
@@ -35,4 +40,29 @@ pub(crate) fn end_with(last_words: impl FnOnce(u8) + Send + 'static) -> io::Resu
         last_words(INTERRUPTED);
         std::process::exit(INTERRUPTED.into())
     })
+}
+
+/// Ends the process when the terminal at its standard input closes. crossterm reads a closed terminal in a loop without an end,
+/// and there is no screen left to restore.
+pub(crate) fn end_with_terminal() -> io::Result<()> {
+    let mut poll = Poll::new()?;
+    let terminal = io::stdin().as_raw_fd();
+    // Standard input that cannot be awaited, such as a file, is no terminal.
+    if poll.registry().register(&mut SourceFd(&terminal), Token(0), Interest::READABLE).is_err() {
+        return Ok(());
+    }
+    std::thread::Builder::new().name("terminal".into()).spawn(move || {
+        let mut events = Events::with_capacity(1);
+        loop {
+            match poll.poll(&mut events, None) {
+                Ok(()) if events.iter().any(|event| event.is_error() || event.is_read_closed()) => {
+                    std::process::exit(HUNG_UP)
+                }
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    })?;
+    Ok(())
 }

@@ -114,11 +114,12 @@ struct Asker {
     hot_asked: Instant,
 }
 
-/// Follows the cluster until a key or a signal ends it.
+/// Follows the cluster until a key, a signal or the end of the terminal.
 fn watch(state: State, mut source: Source) -> Result<(), Failure> {
     let stopped = Arc::new(AtomicBool::new(false));
     let stop = Arc::clone(&stopped);
     signals::at_first(move || stop.store(true, Ordering::Relaxed))?;
+    signals::end_with_terminal()?;
     let http = source.http();
     let (questions, asked) = sync_channel::<Question>(1);
     let (answer, answers) = sync_channel(1);
