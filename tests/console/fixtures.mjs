@@ -129,11 +129,11 @@ export const SCENARIOS = {
       {
         severity: 'critical', kind: 'corrupt_grains', title: 'the disk of node n3 corrupts data',
         cause: '12 grains in its cache did not match the manifest since it started. Each was dropped and fetched again, so no rank has read one.',
-        remedy: "Replace the disk: drain the node with `shardctl drain n3`, and look at the kernel's log and `smartctl` for it.", node: 'n3',
+        remedy: "Replace the disk. Drain the node first: `shardctl drain n3`. `dmesg` and `smartctl` show the disk's errors.", node: 'n3',
       },
       {
         severity: 'critical', kind: 'disk_fills_up', title: 'the cache disk of node n4 is nearly full', cause: '1.9 GiB of 100.0 GiB are free on /var/lib/shardd/cache.',
-        remedy: 'Free space on the disk, or give the cache less: start the node with a smaller `--cache-size`, or `shardctl evict` what no run needs. The cache holds 42.1 GiB now.', node: 'n4',
+        remedy: 'Free space on the disk: other files take most of it. The cache has 42.1 GiB of the 98.1 GiB in use.', node: 'n4',
       },
       {
         severity: 'warning', kind: 'straggler', title: `rank 3 of ${RUN} slows every step: it waits for its disk`,
@@ -443,6 +443,7 @@ export class Cluster {
       id,
       http,
       state,
+      draining: !of.lost && of.draining !== undefined,
       ...(issues.length > 0 && !of.lost ? { issues } : {}),
       hosted_partitions: of.lost ? 0 : of.hosted,
       ranks: of.lost || of.unanswered ? 0 : of.ranks.length,

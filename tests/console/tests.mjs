@@ -1588,6 +1588,18 @@ if (node !== undefined) {
         assert.equal(await page.getByText('undefined').count(), 0, hash);
       }
     }));
+  test(`a node of ${url} that does not drain can be drained`, () =>
+    visit({ url }, '', { forgives }, async ({ page }) => {
+      await signIn(page);
+      const { rows } = await page.evaluate(async () => {
+        const token = sessionStorage.getItem('shardd.token');
+        return (await fetch('./v1/cluster/nodes?limit=100', { headers: token ? { authorization: `Bearer ${token}` } : {} })).json();
+      });
+      const row = rows.find((one) => one.state === 'live' && !one.draining);
+      await page.goto(`${url}#/nodes/${row.id}`);
+      await page.getByRole('button', { name: 'Drain …', exact: true }).waitFor();
+      assert.equal(await page.getByRole('button', { name: 'End the drain …' }).count(), 0);
+    }));
   test(`the page of ${url} has the policy and loads nothing from elsewhere`, () =>
     visit({ url }, '', { forgives }, async ({ page }) => {
       const response = await page.reload();

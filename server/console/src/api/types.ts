@@ -241,8 +241,8 @@ export interface NodeRow {
   hosted_partitions: number;
   ranks: number;
   last_seen?: Seconds;
-  /** Why the node is to host nothing, where the row says it. */
-  draining?: Drain;
+  /** Whether the node is to host nothing, whatever its state. */
+  draining: boolean;
   // The numbers of a node that answered.
   cache_used_bytes?: number;
   cache_limit_bytes?: number;

@@ -266,7 +266,7 @@ function Actions({ row, status }: { row: NodeRow; status: NodeStatus | undefined
   const [open, setOpen] = useState<Action>();
   const [done, setDone] = useState('');
   const isLost = row.state === 'lost';
-  const isDraining = row.draining !== undefined || row.state === 'draining';
+  const isDraining = row.draining;
   const isPaused = status?.exchange_now?.paused === true;
   const button = (action: Action, text: string, kind = ''): preact.JSX.Element => <button type="button" class={kind} onClick={() => setOpen(action)}>{text}</button>;
   const close = (): void => setOpen(undefined);
