@@ -178,7 +178,7 @@ fn remedy(stage: Stage) -> &'static str {
             "Give the loader more threads (`num_workers`), or do the work once, at ingest."
         }
         Stage::Python => {
-            "Use processes (`transform_processes`), or a `shardd.transforms.Compose` in place of the function."
+            "Run the functions in more processes (`transform_processes`), or use transforms of `shardd.transforms.Compose` instead."
         }
     }
 }
@@ -246,7 +246,7 @@ fn corrupt(id: &NodeId, status: &NodeStatus) -> Option<Finding> {
                 if grains == 1 { "grain" } else { "grains" }
             ),
             format!(
-                "Replace the disk: drain the node with `shardctl drain {id}`, and look at the kernel's log and `smartctl` for it."
+                "Replace the disk. Drain the node first: `shardctl drain {id}`. `dmesg` and `smartctl` show the disk's errors."
             ),
         )
     })
@@ -299,6 +299,17 @@ fn issues(node: &NodeReport) -> impl Iterator<Item = Finding> {
     })
 }
 
+/// What frees space on the disk of a cache that has `cached` bytes of the `used` ones.
+fn cache_remedy(id: &NodeId, cached: u64, used: u64) -> String {
+    let share = format!("The cache has {} of the {} in use.", ByteSize(cached), ByteSize(used));
+    match cached < used / 2 {
+        true => format!("Free space on the disk: other files take most of it. {share}"),
+        false => format!(
+            "{share} Start the node with a smaller `--cache-size`. `shardctl evict --all --node {id}` drops the grains that no run needs."
+        ),
+    }
+}
+
 /// Whether two directories are on one disk, by its size and its free space at one moment.
 fn is_same_disk(one: &DiskStatus, other: &DiskStatus) -> bool {
     let apart = one.free_bytes.abs_diff(other.free_bytes);
@@ -338,11 +349,9 @@ fn disk_fills(id: &NodeId, disk: &DiskStatus, status: &NodeStatus) -> Option<Fin
     let is_critical =
         is_nearly_full || soon.is_some_and(|full| full.in_s < FULL_NOW && has_less_than(FREE_NOW));
     let remedy = match disk.directory {
-        Directory::Cache => format!(
-            "Free space on the disk, or give the cache less: start the node with a smaller `--cache-size`, or `shardctl evict` what no \
-             run needs. The cache holds {} now.",
-            ByteSize(status.cache_used_bytes)
-        ),
+        Directory::Cache => {
+            cache_remedy(id, status.cache_used_bytes, disk.size_bytes.saturating_sub(disk.free_bytes))
+        }
         Directory::Store => {
             "Free space on the disk, or delete what no name reaches: `shardctl gc`.".to_owned()
         }
@@ -448,8 +457,8 @@ fn exchange_shows(run: &RunOverview) -> Option<Finding> {
         Severity::Warning,
         "exchange_not_hidden",
         format!("the exchange of {id} is not hidden behind training"),
-        format!("After the last epoch, ranks waited during {:.0} % of its sending.", 100.0 * (1.0 - hidden)),
-        "Lower Q, or let the exchange send faster: `shardctl exchange rate auto`. `shardctl plan advise` gives the largest Q that hides.".to_owned(),
+        format!("Ranks waited for data during {:.0} % of the latest exchange between nodes.", 100.0 * (1.0 - hidden)),
+        "Lower Q, or let the exchange send faster: `shardctl exchange rate auto`. `shardctl plan advise` gives the largest Q whose exchange hides.".to_owned(),
     ))
 }
 

@@ -284,6 +284,23 @@ fn a_disk_that_the_plans_will_fill_is_named_before_it_fills() {
 }
 
 #[test]
+fn a_full_disk_is_the_cache_s_fault_where_the_cache_takes_most_of_it() {
+    let remedy = |cached| {
+        let mut nodes = healthy();
+        nodes[0] = node("n0", |status| {
+            status.cache_used_bytes = cached;
+            status.machine.as_mut().expect("there is one").disks[0].free_bytes = 0;
+        });
+        view(&nodes).findings[0].remedy.clone()
+    };
+    assert_eq!(
+        remedy(40 * GIB),
+        "Free space on the disk: other files take most of it. The cache has 40.0 GiB of the 100.0 GiB in use."
+    );
+    assert!(remedy(60 * GIB).contains("`shardctl evict --all --node n0`"), "{}", remedy(60 * GIB));
+}
+
+#[test]
 fn directories_on_one_disk_are_one_finding() {
     let mut nodes = healthy();
     nodes[0] = node("n0", |status| {
@@ -399,7 +416,7 @@ fn caches_certificates_copies_exchanges_and_releases_are_looked_at() {
     ];
     assert_eq!(kinds(&view), expected);
     assert_eq!(view.findings[0].severity, Severity::Critical);
-    assert!(view.findings[3].cause.contains("30 % of its sending"), "{}", view.findings[3].cause);
+    assert!(view.findings[3].cause.contains("30 % of the latest exchange"), "{}", view.findings[3].cause);
 }
 
 #[test]

@@ -20,8 +20,8 @@ use records::Place;
 /// List runs, show or remove one, or find where two of them differ
 #[derive(Args)]
 pub(crate) struct Runs {
-    /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints` [default: the
-    /// nodes or the store in use]
+    /// Directory or bucket of the records: that of `shardtrain --record` or `--checkpoints`. `diff` and `summary` need it
+    /// where nodes are in use [default: the nodes or the store in use]
     #[arg(long, global = true, value_name = "DIR|URL")]
     record: Option<PathBuf>,
 

@@ -104,7 +104,7 @@ fn troubled() -> State {
             "the disk of node n2 corrupts data",
             "17 grains in its cache did not match the manifest since it started. Each was dropped and fetched again, so no rank \
              has read one.",
-            "Replace the disk: drain the node with `shardctl drain n2`, and look at the kernel's log and `smartctl` for it.",
+            "Replace the disk. Drain the node first: `shardctl drain n2`. `dmesg` and `smartctl` show the disk's errors.",
         ),
         finding(
             "critical",
