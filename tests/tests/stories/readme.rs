@@ -62,7 +62,7 @@ fn run_page(page: &str, label: &str, least: usize) -> Option<TempDir> {
         println!("skipped: no curl");
         return None;
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository");
+    let root = root();
     let text = std::fs::read_to_string(root.join(page)).expect("there is such a page");
     let blocks = blocks(&text, |found| found == label);
     assert!(blocks.len() >= least, "only {} blocks found in {page}", blocks.len());
@@ -105,4 +105,31 @@ fn the_tutorial_works_as_written() {
     let (first, second) = (report(&directory, "first.json"), report(&directory, "second.json"));
     assert_same_weights(&first, &second);
     assert!(second["resumed_from"].is_u64(), "it was killed and resumed");
+    if has_the_page_s_bits() {
+        let page = std::fs::read_to_string(root().join("docs/tutorial.md")).expect("there is such a page");
+        let digest = first["weights_digest"].as_str().expect("a digest is text");
+        let accuracy = 100.0 * first["test_accuracy"].as_f64().expect("the test set was evaluated");
+        assert!(page.contains(&format!("weights blake3 {digest}\n")), "the tutorial lacks {digest}");
+        assert!(
+            page.contains(&format!("test accuracy {accuracy:.1} %")),
+            "the tutorial lacks {accuracy:.1} %"
+        );
+        let reported = page.matches(&format!("\"weights_digest\": \"{digest}\"")).count();
+        assert_eq!(reported, page.matches("\"weights_digest\": ").count(), "of both trainings");
+    }
+}
+
+/// Whether this machine has the processor and the C library that the tutorial gives the digest of its weights for.
+fn has_the_page_s_bits() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    let has_avx2 = std::arch::is_x86_feature_detected!("avx2");
+    #[cfg(not(target_arch = "x86_64"))]
+    let has_avx2 = false;
+    let version = Command::new("ldd").arg("--version").output();
+    has_avx2 && version.is_ok_and(|output| String::from_utf8_lossy(&output.stdout).contains("GLIBC 2.36"))
+}
+
+/// The directory of the repository.
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the repository")
 }
