@@ -37,6 +37,7 @@
 pub mod audit;
 pub mod fork;
 pub mod label_skew;
+pub mod launcher;
 pub mod loader;
 pub mod replay;
 pub mod shared_cache;

@@ -1,9 +1,10 @@
-//! A program as a rank of a training: what `shardtrain run --program`, torchrun or anything else that starts several processes says in the
-//! environment.
+//! A program as a rank of a training, by the environment that `shardtrain run --program`, torchrun, Slurm or MPI gives it.
 
 use std::io;
 
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, test_kill_process};
+use shardd_client::launcher::{self, Place};
+use shardd_client::loader::RankError;
 use thiserror::Error;
 use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
@@ -42,12 +43,12 @@ pub struct LaunchEnv {
 #[derive(Debug, Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum LaunchedError {
-    /// Its value is not a number.
-    #[error("{name} is {value:?}; give a number")]
-    Variable { name: &'static str, value: String },
-    /// There are fewer ranks.
-    #[error("RANK {rank} is outside a WORLD_SIZE of {world}; ranks count from 0")]
-    Outside { rank: u32, world: u32 },
+    /// Its environment names no place in a launch.
+    #[error(transparent)]
+    Place(#[from] RankError),
+    /// The launcher's process number is not a number.
+    #[error("{LAUNCHER} is {value:?}; `shardtrain run` sets it to a number")]
+    Launcher { value: String },
     /// It has no launcher any more.
     #[error("the launcher that started this process has ended")]
     Ended,
@@ -56,27 +57,13 @@ pub enum LaunchedError {
     Signals(#[from] io::Error),
 }
 
-/// MASTER_ADDR:MASTER_PORT, if one of them is there; the other is then 127.0.0.1 or 29500.
-pub fn master_of_env() -> Option<String> {
-    master(&variable)
-}
-
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-fn master(variable: &dyn Fn(&str) -> Option<String>) -> Option<String> {
-    let (host, port) = (variable("MASTER_ADDR"), variable("MASTER_PORT"));
-    if host.is_none() && port.is_none() {
-        return None;
-    }
-    let host = host.unwrap_or_else(|| "127.0.0.1".to_owned());
-    Some(format!("{host}:{}", port.unwrap_or_else(|| "29500".to_owned())))
-}
-
 impl LaunchEnv {
-    /// The settings of the environment: RANK of WORLD_SIZE, which meet at MASTER_ADDR:MASTER_PORT. Rank 0 of
-    /// one by default.
+    /// The place that the environment names ([`launcher::place`]): that of torchrun, Slurm, Open MPI or MPICH. Rank 0 of one by
+    /// default.
     ///
     /// A process that `shardtrain run` started ends with that, however that ends.
     ///
@@ -91,16 +78,14 @@ impl LaunchEnv {
     }
 
     fn read(variable: &dyn Fn(&str) -> Option<String>) -> Result<LaunchEnv, LaunchedError> {
-        let number = |name: &'static str| {
-            let Some(value) = variable(name) else { return Ok(None) };
-            value.parse::<u32>().map(Some).map_err(|_| LaunchedError::Variable { name, value })
+        let launcher =
+            variable(LAUNCHER).map(|value| value.parse().map_err(|_| LaunchedError::Launcher { value }));
+        let (rank, world, master) = match launcher::place(variable)? {
+            Some(Place { rank, master, .. }) => (rank.rank, rank.world_size, master),
+            None => (0, 1, launcher::master(variable)),
         };
-        let (rank, world) = (number("RANK")?.unwrap_or(0), number("WORLD_SIZE")?.unwrap_or(1));
-        if rank >= world {
-            return Err(LaunchedError::Outside { rank, world });
-        }
-        let master = master(variable).unwrap_or_else(|| "127.0.0.1:29500".to_owned());
-        Ok(LaunchEnv { rank, world, master, launcher: number(LAUNCHER)? })
+        let master = master.unwrap_or_else(|| "127.0.0.1:29500".to_owned());
+        Ok(LaunchEnv { rank, world, master, launcher: launcher.transpose()? })
     }
 
     /// From 0.
@@ -198,12 +183,12 @@ mod tests {
         let third = third.unwrap();
         assert_eq!((third.rank(), third.world(), &third.master[..]), (2, 4, "node7:29500"));
         assert_eq!(third.launcher, Some(77));
+        let task = [("SLURM_PROCID", "1"), ("SLURM_STEP_NUM_TASKS", "2"), ("SLURM_STEP_NODELIST", "n[4-5]")];
+        let task = read(&task).unwrap();
+        assert_eq!((task.rank(), task.world(), &task.master[..]), (1, 2, "n4:29500"));
         assert!(read(&[("RANK", "4"), ("WORLD_SIZE", "4")]).unwrap_err().contains("count from 0"));
-        assert!(read(&[("WORLD_SIZE", "many")]).unwrap_err().contains("WORLD_SIZE is \"many\""));
-        assert_eq!(
-            master(&|name: &str| (name == "MASTER_PORT").then(|| "1".to_owned())).unwrap(),
-            "127.0.0.1:1"
-        );
+        assert!(read(&[("WORLD_SIZE", "many")]).unwrap_err().contains("WORLD_SIZE=\"many\""));
+        assert!(read(&[(LAUNCHER, "shardtrain")]).unwrap_err().contains("SHARDD_LAUNCHER is \"shardtrain\""));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Which part of the data a process reads: decided in Rust for all loaders alike.
 
 use pyo3::prelude::*;
+use shardd_client::launcher;
 use shardd_client::loader::{DataRank, Layout, WorldRank};
 
 use crate::errors;
@@ -25,7 +26,7 @@ pub(crate) fn data_rank(
     let look_up = |name: &str| variable.call1((name,)).ok()?.extract().ok();
     let found = match (rank, world) {
         (Some(rank), Some(world)) => WorldRank::new(rank, world, None).map(Some),
-        _ => WorldRank::from_env(look_up),
+        _ => launcher::place(look_up).map(|place| place.map(|place| place.rank)),
     };
     let read = found.and_then(|found| DataRank::new(found, Layout::new(replication, mesh)?));
     let DataRank { index, size } = read.map_err(|error| errors::value(&error))?;

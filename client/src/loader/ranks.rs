@@ -216,6 +216,15 @@ pub enum RankError {
     /// Half of what a launcher sets.
     #[error("{given} is set in the environment, but {missing} is not: set both (torchrun does), or neither")]
     HalfSet { given: &'static str, missing: &'static str },
+    /// More tasks than machines, each of which would start the ranks of its machine.
+    #[error(
+        "Slurm started {tasks} tasks on {machines} machines, and each would start the ranks of its machine: use one task per \
+         machine (--ntasks-per-node=1), or give --nodes and --node"
+    )]
+    SeveralTasks { tasks: u32, machines: u32 },
+    /// A machine that is not there.
+    #[error("machine {number} is outside of {machines}: machines count from 0")]
+    OutsideMachines { number: u32, machines: u32 },
     /// A rank that is not there.
     #[error("rank {rank} is outside a world of {world_size}: ranks count from 0")]
     OutsideWorld { rank: u32, world_size: u32 },
@@ -304,28 +313,6 @@ impl WorldRank {
                 Err(RankError::OutsideMachine { local_rank, world_size })
             }
             _ => Ok(WorldRank { rank, world_size, local_rank }),
-        }
-    }
-
-    /// From `RANK`, `WORLD_SIZE` and `LOCAL_RANK` as launchers set them; `None` if neither of the first two is set.
-    /// `variable` looks one up.
-    ///
-    /// # Errors
-    /// [`RankError`] for one without the other, for a value that is not a number, and for a rank that is not
-    /// there.
-    pub fn from_env(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, RankError> {
-        let number = |name: &'static str| {
-            let Some(value) = variable(name) else { return Ok(None) };
-            match value.trim().parse() {
-                Ok(number) => Ok(Some(number)),
-                Err(_) => Err(RankError::NotANumber { name, value: value.chars().take(80).collect() }),
-            }
-        };
-        match (number("RANK")?, number("WORLD_SIZE")?, number("LOCAL_RANK")?) {
-            (Some(rank), Some(world_size), local_rank) => Self::new(rank, world_size, local_rank).map(Some),
-            (Some(_), None, _) => Err(RankError::HalfSet { given: "RANK", missing: "WORLD_SIZE" }),
-            (None, Some(_), _) => Err(RankError::HalfSet { given: "WORLD_SIZE", missing: "RANK" }),
-            (None, None, _) => Ok(None),
         }
     }
 }

@@ -120,6 +120,29 @@ impl Lab {
 }
 
 #[test]
+fn a_record_names_the_dataset_of_a_plan() {
+    let lab = Lab::new();
+    done(1, &lab.training("named", &["--record", lab.kept()]));
+    let named = record(&lab.kept, "named").data;
+    let plan = named.plan.to_string();
+    let by_plan = [
+        "--store",
+        lab.store(),
+        "--plan",
+        &plan,
+        "--epochs",
+        "1",
+        "--run",
+        "planned",
+        "--record",
+        lab.kept(),
+    ];
+    done(1, &by_plan);
+    assert_eq!(named.dataset.as_deref(), Some("digits"));
+    assert_eq!(record(&lab.kept, "planned").data, named);
+}
+
+#[test]
 fn a_training_that_loses_ranks_has_the_record_of_one_that_nothing_happened_to_and_can_be_had_again() {
     let lab = Lab::new();
     done(3, &lab.training("whole", &["--record", lab.kept()]));

@@ -11,34 +11,6 @@ fn plan(partitions: u32, samples: u32) -> Plan {
     Plan::new(document, &shape.shard_rows).expect("it fits")
 }
 
-fn from_env(variables: &[(&str, &str)]) -> Result<Option<WorldRank>, String> {
-    let value =
-        |name: &str| variables.iter().find(|(of, _)| *of == name).map(|(_, value)| (*value).to_owned());
-    WorldRank::from_env(value).map_err(|error| error.to_string())
-}
-
-#[test]
-fn a_launcher_says_which_rank_this_is() {
-    assert_eq!(from_env(&[]), Ok(None));
-    assert_eq!(from_env(&[("LOCAL_RANK", "0")]), Ok(None));
-    let all = from_env(&[("RANK", "5"), ("WORLD_SIZE", " 8\n"), ("LOCAL_RANK", "1")]);
-    assert_eq!(all, Ok(Some(WorldRank { rank: 5, world_size: 8, local_rank: Some(1) })));
-    for (variables, said) in [
-        (&[("RANK", "0")][..], "RANK is set in the environment, but WORLD_SIZE is not"),
-        (&[("WORLD_SIZE", "4")], "WORLD_SIZE is set in the environment, but RANK is not"),
-        (&[("RANK", "4"), ("WORLD_SIZE", "4")], "rank 4 is outside a world of 4"),
-        (&[("RANK", "0"), ("WORLD_SIZE", "0")], "rank 0 is outside a world of 0"),
-        (&[("RANK", "-1"), ("WORLD_SIZE", "4")], "RANK=\"-1\" in the environment is not a whole number"),
-        (&[("RANK", ""), ("WORLD_SIZE", "4")], "RANK=\"\" in the environment"),
-        (&[("RANK", "0"), ("WORLD_SIZE", "4294967296")], "WORLD_SIZE=\"4294967296\""),
-        (&[("LOCAL_RANK", "one")], "LOCAL_RANK=\"one\""),
-        (&[("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "2")], "LOCAL_RANK 2 is outside a world of 2"),
-    ] {
-        let error = from_env(variables).expect_err(said);
-        assert!(error.contains(said), "{variables:?}: {error}");
-    }
-}
-
 #[test]
 fn what_fits_no_run_is_refused_with_what_would() {
     let size = |batch, global| BatchSize::new(batch, global).map_err(|error| error.to_string());

@@ -10,6 +10,7 @@ use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, CommandFactory, Parser};
 use serde_json::Value;
 use shardd_api::protocol::RunId;
+use shardd_client::launcher::{self, Launcher, Place};
 use shardd_client::loader::{LastBatch, Transforms, default_cache_dir};
 use shardd_store::connect::Connect;
 use shardd_trainer::checkpoint::Resume;
@@ -18,7 +19,6 @@ use shardd_trainer::compress::Compression;
 use shardd_trainer::data::{Attention, InputOptions};
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::dtype::ReduceDtype;
-use shardd_trainer::launch_env::master_of_env;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::nn::Lora;
 use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
@@ -65,22 +65,26 @@ pub(crate) struct Args {
     #[arg(help_heading = RANKS, long, value_name = "NAME", default_value = "train")]
     pub(crate) run: RunId,
 
-    /// Rank of this process, from 0
-    #[arg(help_heading = RANKS, long, env = "RANK", default_value_t = 0)]
+    /// Rank of this process, from 0 [default: as torchrun, Slurm or MPI set it, else 0]
+    #[arg(help_heading = RANKS, long, default_value_t = 0, hide_default_value = true)]
     pub(crate) rank: u32,
 
-    /// Number of ranks
-    #[arg(help_heading = RANKS, long, env = "WORLD_SIZE", default_value_t = 1)]
+    /// Number of ranks [default: as torchrun, Slurm or MPI set it, else 1]
+    #[arg(help_heading = RANKS, long, default_value_t = 1, hide_default_value = true)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) world: u32,
+
+    /// The place in the launch, by the environment.
+    #[arg(skip)]
+    pub(crate) place: Option<Place>,
 
     /// Number of virtual ranks, at least the number of ranks. Each computes a fixed share of every step [default: derived from the
     /// plan's partitions and the global batch size, 8 for 96 and 64]
     #[arg(help_heading = RANKS, long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
-    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
-    /// 127.0.0.1:29500 with a store]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else the first host of a Slurm step; else
+    /// published through the nodes, or 127.0.0.1:29500 with a store]
     #[arg(help_heading = RANKS, long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 
@@ -410,6 +414,11 @@ pub(crate) struct Args {
     #[arg(hide_short_help = true, help_heading = MODEL, long, value_name = "FILE.safetensors")]
     pub(crate) init: Option<PathBuf>,
 
+    /// Exit code after SIGTERM or SIGINT, when all ranks have written a checkpoint: such as 75, by which a script knows that the
+    /// training is to be requeued
+    #[arg(hide_short_help = true, help_heading = CHECKPOINTS, long, value_name = "CODE", default_value_t = 0)]
+    pub(crate) stopped_exit_code: u8,
+
     /// Process that started this one: the ranks of a launcher end with it
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) launched_by: Option<u32>,
@@ -429,7 +438,7 @@ pub(crate) struct Args {
 
 /// Flags about who trains where and about outputs, which do not change the trained model. Data and virtual
 /// ranks are in a record by themselves.
-const ELSEWHERE: [&str; 37] = [
+const ELSEWHERE: [&str; 38] = [
     "server",
     "store",
     "context",
@@ -462,6 +471,7 @@ const ELSEWHERE: [&str; 37] = [
     "trace",
     "log_every_s",
     "launched_by",
+    "stopped_exit_code",
     "save",
     "checkpoints",
     "checkpoint_seconds",
@@ -514,15 +524,30 @@ fn settings_of(matches: &ArgMatches) -> Vec<Setting> {
 
 /// Of several ranks of a machine each has the device of its number there.
 fn device(text: &str) -> Result<DeviceName, String> {
-    let local = || std::env::var("LOCAL_RANK").ok().filter(|value| !value.is_empty());
-    match (text, local()) {
-        ("cuda", Some(local)) => {
-            let refusal = |_| format!("LOCAL_RANK is {local:?}, which is not a number");
-            let number = local.parse().map_err(refusal)?;
-            Ok(DeviceName::Cuda(number))
-        }
-        _ => text.parse().map_err(|error: DeviceError| error.to_string()),
+    if text == "cuda"
+        && let Some(number) = local_rank()?
+    {
+        return Ok(DeviceName::Cuda(number as usize));
     }
+    text.parse().map_err(|error: DeviceError| error.to_string())
+}
+
+fn local_rank() -> Result<Option<u32>, String> {
+    match variable("LOCAL_RANK") {
+        Some(local) => {
+            local.parse().map(Some).map_err(|_| format!("LOCAL_RANK is {local:?}, which is not a number"))
+        }
+        None => Ok(launch_place().map_err(|error| error.0)?.and_then(|place| place.rank.local_rank)),
+    }
+}
+
+/// The place in the launch, by the environment.
+pub(crate) fn launch_place() -> Result<Option<Place>, UsageError> {
+    launcher::place(variable).map_err(|error| UsageError(error.to_string()))
+}
+
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn all_reduce(text: &str) -> Result<AllReduceName, String> {
@@ -555,6 +580,11 @@ impl Args {
     pub(crate) fn check(&self) -> Result<(), UsageError> {
         let complaint = if self.rank >= self.world {
             format!("rank {} is outside a world of {}; ranks count from 0", self.rank, self.world)
+        } else if (1..=3).contains(&self.stopped_exit_code) || self.stopped_exit_code > 125 {
+            format!(
+                "--stopped-exit-code {} has another meaning; use 75, or another from 4 to 125",
+                self.stopped_exit_code
+            )
         } else if self.image_size == 0 || self.image_size > 4096 {
             format!("--image-size {} is not between 1 and 4096", self.image_size)
         } else if self.input_max.is_some_and(|max| !(max.is_finite() && max > 0.0)) {
@@ -765,13 +795,39 @@ impl Args {
         }
     }
 
-    pub(crate) fn master(&self) -> String {
-        self.given_master().unwrap_or_else(|| "127.0.0.1:29500".to_owned())
+    /// Takes from the place in the launch what the command line leaves open.
+    pub(crate) fn take_place(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
+        let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
+        self.place = launch_place()?;
+        if let Some(place) = &self.place {
+            if !is_given("rank") {
+                self.rank = place.rank.rank;
+            }
+            if !is_given("world") {
+                self.world = place.rank.world_size;
+            }
+        }
+        Ok(())
     }
 
-    /// The same, if anything says so.
+    /// Where ranks meet that do not read from nodes.
+    pub(crate) fn master(&self) -> Result<String, UsageError> {
+        if let Some(master) = self.given_master() {
+            return Ok(master);
+        }
+        match &self.place {
+            Some(Place { master: Some(master), .. }) => Ok(master.clone()),
+            Some(Place { launcher: Launcher::OpenMpi | Launcher::Mpich, .. }) => Err(UsageError(
+                "MPI does not name the host of rank 0: give --master HOST:PORT, or set MASTER_ADDR"
+                    .to_owned(),
+            )),
+            _ => Ok("127.0.0.1:29500".to_owned()),
+        }
+    }
+
+    /// The rendezvous address that the user gave.
     pub(crate) fn given_master(&self) -> Option<String> {
-        self.master.clone().or_else(master_of_env)
+        self.master.clone().or_else(|| launcher::master(variable))
     }
 
     /// When checkpoints are written: after how many steps, after how long.

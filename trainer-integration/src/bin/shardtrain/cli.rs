@@ -1,5 +1,6 @@
 //! The command line: the flags of a training, or a subcommand.
 
+use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::args::{Args, settings, told};
@@ -11,8 +12,8 @@ use crate::records::{Bisect, Rerun};
 
 /// Train a model on a shardd dataset, as one rank of a run
 ///
-/// Start one process for each rank, with the same flags: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are read as torchrun sets
-/// them. `shardtrain run` starts all ranks of a machine. The weights depend on the data, the plan, the flags and the number of
+/// Start one process for each rank, with the same flags, by torchrun, `srun` of Slurm or `mpirun`: each finds its rank in the
+/// environment. `shardtrain run` starts all ranks of a machine. The weights depend on the data, the plan, the flags and the number of
 /// virtual ranks, but not on the number of ranks. Exit codes: 0 trained, 1 failed, 2 usage error, 3 another rank is lost or late.
 #[derive(Parser, Debug)]
 #[command(name = "shardtrain", version, max_term_width = 100)]
@@ -42,6 +43,11 @@ impl Cli {
     pub(crate) fn parse_or_exit() -> Cli {
         let matches = Cli::command().get_matches();
         let mut cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        if cli.command.is_none()
+            && let Err(error) = cli.args.take_place(&matches)
+        {
+            Cli::command().error(ErrorKind::InvalidValue, error).exit();
+        }
         cli.args.told = told(&matches);
         cli.args.settings = settings(&matches);
         cli

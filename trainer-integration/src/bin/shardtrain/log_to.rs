@@ -12,6 +12,7 @@ use std::time::SystemTime;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use shardd_api::protocol::RunId;
+use shardd_client::launcher;
 use shardd_trainer::elastic::SOCKET;
 use shardd_trainer::train::Progress;
 use shardfmt::PlanId;
@@ -190,9 +191,9 @@ impl Curves {
     }
 }
 
-/// Whether a launcher has started the ranks of a training again.
+/// Whether a launcher or a queue has started the ranks of a training again.
 pub(crate) fn is_restart() -> bool {
-    std::env::var(RESTARTS).is_ok_and(|count| !["", "0"].contains(&&*count))
+    launcher::restarts(|name| std::env::var(name).ok()) > 0
 }
 
 fn open(to: &LogTo, run: &Run, facts: &Facts, restarts: bool) -> Result<Box<dyn RunLogger>, LogError> {

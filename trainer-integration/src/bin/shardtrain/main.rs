@@ -71,10 +71,10 @@ fn main() -> ExitCode {
     let (outcome, who) = match &command {
         None => {
             let outcome = session::run(&mut args);
-            (outcome.map(|()| 0), format!("rank {}: ", args.rank))
+            (outcome, format!("rank {}: ", args.rank))
         }
         Some(Command::Run(launch)) => (launch::run(launch), String::new()),
-        Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank)),
+        Some(Command::Rerun(rerun)) => (records::rerun(rerun, &args), format!("rank {}: ", rerun.rank())),
         Some(Command::Bisect(bisect)) => (records::bisect(bisect, &args), "bisect: ".to_owned()),
         Some(Command::Export(export)) => (export::run(export, &args).map(|()| 0), "export: ".to_owned()),
         Some(Command::Plan(args)) => (plan::run(args), "plan: ".to_owned()),

@@ -9,7 +9,7 @@ use shardd_api::protocol::RunId;
 use shardd_store::record::compare;
 use shardd_trainer::checkpoint::Resume;
 
-use crate::args::{Args, OnBad, UsageError};
+use crate::args::{Args, OnBad, UsageError, launch_place};
 use crate::expected::{Expected, LossesWanted};
 use crate::session::train;
 use crate::tls::TlsArgs;
@@ -34,17 +34,16 @@ pub(crate) struct Rerun {
     #[arg(long, value_name = "NAME", default_value = "rerun")]
     run: RunId,
 
-    /// Rank of this process, from 0
-    #[arg(long, env = "RANK", default_value_t = 0)]
-    pub(crate) rank: u32,
+    /// Rank of this process, from 0 [default: as torchrun, Slurm or MPI set it, else 0]
+    #[arg(long)]
+    rank: Option<u32>,
 
-    /// Number of ranks
-    #[arg(long, env = "WORLD_SIZE", default_value_t = 1)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
-    world: u32,
+    /// Number of ranks [default: as torchrun, Slurm or MPI set it, else 1]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    world: Option<u32>,
 
-    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes, or
-    /// 127.0.0.1:29500 with a store]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else the first host of a Slurm step; else
+    /// published through the nodes, or 127.0.0.1:29500 with a store]
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
 
@@ -117,11 +116,22 @@ pub(crate) struct Bisect {
     json: bool,
 }
 
+impl Rerun {
+    /// The rank of this process: the given one, else that of its launch.
+    pub(crate) fn rank(&self) -> u32 {
+        let in_launch = || Some(launch_place().ok()??.rank.rank);
+        self.rank.or_else(in_launch).unwrap_or(0)
+    }
+}
+
 /// Trains again: 0 if all is the same.
 pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
+    let place = launch_place()?;
+    let rank = rerun.rank();
+    let world = rerun.world.or(place.as_ref().map(|place| place.rank.world_size)).unwrap_or(1);
     let mut expected = Expected::open(&rerun.record, &rerun.id, &rerun.run, said)?;
     if let Some(step) = rerun.sample_losses {
-        if rerun.world > 1 {
+        if world > 1 {
             return Err(UsageError(
                 "--sample-losses needs one rank, which then reads all samples".to_owned(),
             )
@@ -149,8 +159,9 @@ pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
         resume: Resume::Never,
         connect: said.connect.clone(),
         run: rerun.run.clone(),
-        rank: rerun.rank,
-        world: rerun.world,
+        rank,
+        world,
+        place,
         master: rerun.master.clone(),
         join_timeout: rerun.join_timeout,
         timeout: rerun.timeout,

@@ -47,16 +47,19 @@ use shares::Shares;
 
 type Failure = Box<dyn Error>;
 
-/// One rank, from its arguments to its report.
-pub(crate) fn run(args: &mut Args) -> Result<(), Failure> {
-    if let Some(member) = stay::member()? {
-        return stay::run(args, member);
-    }
-    train(args, None)
+/// One rank, from its arguments to its report: the exit code.
+pub(crate) fn run(args: &mut Args) -> Result<u8, Failure> {
+    let ended = match stay::member()? {
+        Some(member) => stay::run(args, member)?,
+        None => train(args, None)?,
+    };
+    // Its launcher has been sent the signal too, and ends with the code.
+    let is_own = args.launched_by.is_none();
+    Ok(if is_own && matches!(ended, Ended::Stopped) { args.stopped_exit_code } else { 0 })
 }
 
 /// As one rank of one group; compared with a record, if there is one.
-pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Failure> {
+pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<Ended, Failure> {
     args.check()?;
     check_outputs(args)?;
     if let Some(launcher) = args.launched_by {
@@ -76,13 +79,14 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<(), Fail
     };
     let ended = session.train(args, group, &mut observer);
     curves.end(Ended::for_logs(&ended));
-    ended.map(drop)
+    ended
 }
 
 /// A rank's state apart from the group it trains with.
 struct Session<'a> {
     began: SystemTime,
     expected: Option<&'a Expected>,
+    dataset: Option<String>,
     plan_id: PlanId,
     plan: Plan,
     manifest: Manifest,
@@ -141,7 +145,7 @@ struct GoingOn {
 }
 
 /// How training in a group ended.
-enum Ended {
+pub(crate) enum Ended {
     /// It is over, and its results are written.
     Trained,
     /// A signal has ended it, after a checkpoint.
@@ -164,6 +168,11 @@ impl Ended {
 impl<'a> Session<'a> {
     fn open(args: &Args, expected: Option<&'a Expected>) -> Result<Session<'a>, Failure> {
         let began = SystemTime::now();
+        // A signal may come before the training begins: it then stops after its first step.
+        let stop = match args.checkpoints {
+            Some(_) => stop_on_signals(args.launched_by.is_some())?,
+            None => StopFlag::default(),
+        };
         args.device.open()?;
         let target = args.connect.target_beside_stores()?;
         let catalog = catalog_of(&target).map_err(|error| match expected {
@@ -185,19 +194,17 @@ impl<'a> Session<'a> {
         let init = args.init.as_deref().map(first_weights).transpose()?;
         let checkpoints =
             args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
+        let dataset = dataset_of(&*catalog, args, plan_id);
         let recording = match expected {
             Some(expected) => Some(expected.recording()),
-            None => recording(args, checkpoints.as_ref(), data(args, &plan, &manifest))?,
-        };
-        let stop = match checkpoints {
-            Some(_) => stop_on_signals(args.launched_by.is_some())?,
-            None => StopFlag::default(),
+            None => recording(args, checkpoints.as_ref(), data(dataset.clone(), &plan, &manifest))?,
         };
         let test = open_test(catalog, args, &manifest)?;
         let tracer = if args.trace.is_some() { Tracer::on() } else { Tracer::off() };
         Ok(Session {
             began,
             expected,
+            dataset,
             plan_id,
             plan,
             manifest,
@@ -217,7 +224,8 @@ impl<'a> Session<'a> {
         if args.rank > 0 || args.log_to.is_empty() {
             return Ok(());
         }
-        let Data { dataset, version, plan, q, seed, samples } = data(args, &self.plan, &self.manifest);
+        let Data { dataset, version, plan, q, seed, samples } =
+            data(self.dataset.clone(), &self.plan, &self.manifest);
         let facts = json!({
             "run": args.run, "version": version, "plan": plan, "q": q, "plan_seed": seed, "samples": samples,
         });
@@ -465,16 +473,25 @@ fn leave(args: &Args, loader: Loader) -> Result<(), Failure> {
 pub(crate) struct Unevaluated(pub(crate) Arc<TrainError>);
 
 /// The data of the training, for a record.
-fn data(args: &Args, plan: &Plan, manifest: &Manifest) -> Data {
+fn data(dataset: Option<String>, plan: &Plan, manifest: &Manifest) -> Data {
     let document = plan.document();
     Data {
-        dataset: args.dataset.as_ref().map(ToString::to_string),
+        dataset,
         version: document.version,
         plan: plan.id(),
         q: document.schedule.to_string(),
         seed: document.seed,
         samples: manifest.sample_count(),
     }
+}
+
+/// The dataset to train on: as the user named it, else the one of the plan. A record needs no name to be a record.
+fn dataset_of(catalog: &dyn Catalog, args: &Args, plan: PlanId) -> Option<String> {
+    if let Some(dataset) = &args.dataset {
+        return Some(dataset.to_string());
+    }
+    let plans = catalog.plans().ok()?;
+    plans.into_iter().find(|info| info.id == plan).map(|info| info.dataset.to_string())
 }
 
 /// Where the record of this training goes, if it is to have one.
@@ -638,7 +655,7 @@ fn join_as(args: &Args, target: &Target, options: TcpOptions) -> Result<Box<dyn 
         (None, Target::Servers(Servers { urls, credentials, .. })) => {
             connect_through_nodes(urls, credentials, &args.run, rank, world, &options)?
         }
-        _ => connect(&args.master(), rank, world, &options)?,
+        _ => connect(&args.master()?, rank, world, &options)?,
     };
     let is_one_machine = joined.hosts().iter().all(|host| *host == 0);
     if rank == 0 && options.tls.is_some() && args.transport == TransportName::Nccl && !is_one_machine {

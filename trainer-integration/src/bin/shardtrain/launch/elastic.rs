@@ -34,7 +34,7 @@ pub(super) async fn supervise(launch: &Launch, settings: &RankSettings) -> Resul
         settings,
         Membership::new(rules, launch.respawn_after.is_some(), settings.multiple),
     )?;
-    for seat in 0..launch.nproc {
+    for seat in 0..launch.place.ranks {
         launcher.start(seat, false)?;
     }
     launcher.run().await
@@ -124,7 +124,9 @@ impl<'a> Launcher<'a> {
             command.env_remove(name);
         }
         // A seat is a device of this machine, and stays the same whatever the rank.
-        command.env("LOCAL_RANK", seat.to_string()).env("LOCAL_WORLD_SIZE", self.launch.nproc.to_string());
+        command
+            .env("LOCAL_RANK", seat.to_string())
+            .env("LOCAL_WORLD_SIZE", self.launch.place.ranks.to_string());
         command.env(SOCKET, self.socket()).env(MEMBER, number.to_string());
         command.stdin(std::process::Stdio::null()).process_group(0).kill_on_drop(true);
         let child = command.spawn()?;
@@ -187,7 +189,10 @@ impl<'a> Launcher<'a> {
                 }
             }
         }
-        Ok(self.code.unwrap_or(1))
+        Ok(match self.code {
+            Some(0) => self.signals.done(self.settings),
+            code => code.unwrap_or(1),
+        })
     }
 
     fn order(&self, members: &[u32], order: Order) {

@@ -101,7 +101,7 @@ impl Machines {
         is_restart: bool,
         signals: &mut Signals,
     ) -> Result<Option<Share>, Failure> {
-        let machine = Machine { number: launch.node, machines: launch.nodes, ranks };
+        let machine = Machine { number: launch.place.number, machines: launch.place.machines, ranks };
         let tls = match &self.certificates {
             Certificates::Flags(flags, usual) => flags.open(usual.as_deref())?,
             Certificates::Environment => Tls::of_env()?,
@@ -129,7 +129,7 @@ impl Machines {
         })?;
         tokio::select! {
             met = met => match met? {
-                Ok(ranks) => Ok(Some(Share::of(launch.node, &ranks))),
+                Ok(ranks) => Ok(Some(Share::of(launch.place.number, &ranks))),
                 Err(MeetError::GivenUp) => Ok(None),
                 Err(error) => Err(error.into()),
             },

@@ -19,26 +19,29 @@ use std::time::Duration;
 
 use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
+use shardd_client::launcher;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::tcp::MOST_LOCAL_RANKS;
-use shardd_trainer::launch_env::{LAUNCHER, master_of_env};
+use shardd_trainer::launch_env::LAUNCHER;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::args::{Args, UsageError};
+use crate::args::{Args, UsageError, variable};
 use crate::log_to::RESTARTS;
 use machines::{Machines, Share};
 use restart_policy::{End, Rules, Verdict};
 
 /// Start the ranks of a training on this machine, and restart them after failures
-#[derive(clap::Args, Debug)]
+#[derive(clap::Args, Clone, Debug)]
 pub(crate) struct Launch {
-    /// Number of ranks to start on this machine
-    #[arg(long, value_name = "COUNT")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_LOCAL_RANKS)))]
-    nproc: u32,
+    #[command(flatten)]
+    given: GivenPlace,
+
+    /// This machine and its ranks.
+    #[arg(skip)]
+    place: MachinePlace,
 
     /// Fail when fewer ranks than this remain
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -60,16 +63,6 @@ pub(crate) struct Launch {
     #[arg(long, value_name = "SECONDS", requires = "elastic")]
     respawn_after: Option<u64>,
 
-    /// Number of machines. Run the same command on each, with its own --node and any --nproc; a failed rank restarts on
-    /// its machine
-    #[arg(long, value_name = "COUNT", default_value_t = 1, visible_alias = "nnodes")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=8_192))]
-    nodes: u32,
-
-    /// Number of this machine, from 0; rank 0 runs on machine 0
-    #[arg(long, value_name = "NUMBER", default_value_t = 0, visible_alias = "node-rank")]
-    node: u32,
-
     /// Program to start instead of shardtrain; it finds its rank with shardd_trainer::LaunchEnv
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -78,6 +71,57 @@ pub(crate) struct Launch {
     /// A --program receives all arguments unchanged, except for {rank}
     #[arg(last = true, required_unless_present = "program", value_name = "ARGUMENTS")]
     arguments: Vec<String>,
+}
+
+/// The place of a machine on the command line.
+#[derive(clap::Args, Clone, Debug)]
+struct GivenPlace {
+    /// Number of ranks to start on this machine [default: PET_NPROC_PER_NODE, which Kubeflow Trainer sets]
+    #[arg(long, value_name = "COUNT")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_LOCAL_RANKS)))]
+    nproc: Option<u32>,
+
+    /// Number of machines. Run the same command on each, with its own --node and any --nproc; a failed rank restarts on
+    /// its machine [default: that of a Slurm step or of Kubeflow Trainer, else 1]
+    #[arg(long, value_name = "COUNT", visible_alias = "nnodes")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=8_192))]
+    nodes: Option<u32>,
+
+    /// Number of this machine, from 0; rank 0 runs on machine 0 [default: that of a Slurm step or of Kubeflow Trainer, else 0]
+    #[arg(long, value_name = "NUMBER", visible_alias = "node-rank")]
+    node: Option<u32>,
+}
+
+/// A machine, and the ranks to start on it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct MachinePlace {
+    number: u32,
+    machines: u32,
+    ranks: u32,
+    /// Where rank 0 listens, by the environment.
+    master: Option<String>,
+}
+
+impl MachinePlace {
+    /// By the command line, and for what it leaves open by the environment.
+    fn of(given: &GivenPlace, variable: impl Fn(&str) -> Option<String>) -> Result<MachinePlace, UsageError> {
+        // Whoever names the machine knows better than a step of Slurm with several tasks on it.
+        let is_given = given.nodes.is_some() && given.node.is_some();
+        let found = if is_given { Ok(None) } else { launcher::machine(&variable) };
+        let found = found.map_err(|error| UsageError(error.to_string()))?;
+        let of_found = |of: fn(&launcher::Machine) -> u32| found.as_ref().map(of);
+        let machines = given.nodes.or_else(|| of_found(|found| found.machines)).unwrap_or(1);
+        let number = given.node.or_else(|| of_found(|found| found.number)).unwrap_or(0);
+        let Some(ranks) = given.nproc.or_else(|| found.as_ref()?.ranks) else {
+            return Err(UsageError(
+                "give the number of ranks to start on this machine: --nproc COUNT".to_owned(),
+            ));
+        };
+        if number >= machines {
+            return Err(UsageError(format!("node {number} is outside of {machines}; they count from 0")));
+        }
+        Ok(MachinePlace { number, machines, ranks, master: found.and_then(|found| found.master) })
+    }
 }
 
 impl Launch {
@@ -98,10 +142,7 @@ type Failure = Box<dyn Error>;
 
 /// Runs a training to its end: the exit code.
 pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
-    if launch.node >= launch.nodes {
-        let (node, nodes) = (launch.node, launch.nodes);
-        return Err(UsageError(format!("node {node} is outside of {nodes}; they count from 0")).into());
-    }
+    let launch = &Launch { place: MachinePlace::of(&launch.given, variable)?, ..launch.clone() };
     let settings = match &launch.program {
         Some(program) => RankSettings::program(program, launch)?,
         None => RankSettings::training(launch)?,
@@ -111,7 +152,7 @@ pub(crate) fn run(launch: &Launch) -> Result<u8, Failure> {
             with --resume STEP without it first";
         return Err(UsageError(complaint.to_owned()).into());
     }
-    if launch.elastic && launch.nodes > 1 {
+    if launch.elastic && launch.place.machines > 1 {
         let complaint = "--elastic is for the ranks of one machine; leave it out, and every launcher \
             restarts its ranks when one has died";
         return Err(UsageError(complaint.to_owned()).into());
@@ -139,6 +180,8 @@ struct RankSettings {
     multiple: u32,
     /// Whether they resume from the checkpoint of a given step.
     resumes_at_step: bool,
+    /// The exit code of the launcher when all have stopped as they were asked to.
+    stopped_code: u8,
 }
 
 impl RankSettings {
@@ -151,12 +194,16 @@ impl RankSettings {
         let args = Args::try_parse_from(std::iter::once(&name).chain(&launch.arguments));
         let args = args.unwrap_or_else(|error| error.exit());
         args.check()?;
-        let master = args.given_master();
-        let machines = match launch.nodes {
+        let mut master = args.given_master();
+        let mut machines = match launch.place.machines {
             1 => None,
             _ => Machines::of_training(&args, master.as_deref(), launch.grace())?,
         };
-        if launch.nodes > 1 && machines.is_none() {
+        if launch.place.machines > 1 && machines.is_none() && launch.place.master.is_some() {
+            master.clone_from(&launch.place.master);
+            machines = Machines::of_training(&args, master.as_deref(), launch.grace())?;
+        }
+        if launch.place.machines > 1 && machines.is_none() {
             let complaint =
                 "ranks on several machines need an address of the first: --master HOST:PORT after --";
             return Err(UsageError(complaint.to_owned()).into());
@@ -171,6 +218,7 @@ impl RankSettings {
             progress_is_for_all: is_for_all(&args.progress),
             multiple: args.zero_group.map_or(1, std::num::NonZeroU32::get),
             resumes_at_step: matches!(args.resume, Resume::Step(_)),
+            stopped_code: args.stopped_exit_code,
             goes_on: match args.checkpoints {
                 Some(_) => " from the newest checkpoint",
                 None => " from the beginning (there is no --checkpoints)",
@@ -180,8 +228,9 @@ impl RankSettings {
 
     /// Another one.
     fn program(program: &Path, launch: &Launch) -> Result<RankSettings, Failure> {
-        let master = master_of_env();
-        if launch.nodes > 1 && master.is_none() {
+        let of_several = launch.place.master.clone().filter(|_| launch.place.machines > 1);
+        let master = launcher::master(variable).or(of_several);
+        if launch.place.machines > 1 && master.is_none() {
             let complaint =
                 "ranks on several machines need an address of the first: set MASTER_ADDR and MASTER_PORT";
             return Err(UsageError(complaint.to_owned()).into());
@@ -189,7 +238,7 @@ impl RankSettings {
         if !program.is_file() {
             return Err(UsageError(format!("{} is no program", program.display())).into());
         }
-        let machines = master.as_deref().filter(|_| launch.nodes > 1);
+        let machines = master.as_deref().filter(|_| launch.place.machines > 1);
         let machines = machines.map(|master| Machines::of_program(master, launch.grace()));
         Ok(RankSettings {
             master,
@@ -199,17 +248,18 @@ impl RankSettings {
             goes_on: "",
             multiple: 1,
             resumes_at_step: false,
+            stopped_code: 0,
         })
     }
 }
 
 async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failure> {
-    let keeps_world = launch.nodes > 1;
+    let keeps_world = launch.place.machines > 1;
     // With other machines, the number of all ranks is known when their launchers have met.
     let min_ranks = if keeps_world { 0 } else { launch.min_ranks };
     let rules = Rules { min_ranks, max_restarts: launch.max_restarts, keeps_world };
     let mut signals = Signals::new()?;
-    let (mut ranks, mut restarts) = (launch.nproc, 0);
+    let (mut ranks, mut restarts) = (launch.place.ranks, 0);
     loop {
         let share = match &settings.machines {
             None => Some(Share { first: 0, world: ranks }),
@@ -226,7 +276,7 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
         let round = Round { launch, ranks, share, restarts };
         let ends = round.run(settings, &mut signals).await?;
         match rules.judge(share.first, &ends, restarts, signals.stopped.is_some()) {
-            Verdict::Done => return Ok(0),
+            Verdict::Done => return Ok(signals.done(settings)),
             Verdict::Ended => return Ok(signals.end()),
             Verdict::Over { code, cause } => {
                 eprintln!("shardtrain: {cause}");
@@ -235,7 +285,7 @@ async fn supervise(launch: &Launch, settings: &RankSettings) -> Result<u8, Failu
             Verdict::Again { ranks: left, cause } => {
                 restarts += 1;
                 let world = share.world - round.ranks + left;
-                let continuing = continuing(left, world, launch.nodes);
+                let continuing = continuing(left, world, launch.place.machines);
                 eprintln!("shardtrain: {cause}; continuing with {continuing}{}", settings.goes_on);
                 ranks = left;
             }
@@ -274,6 +324,11 @@ impl Signals {
         Ok(Signals { terminate, interrupt, stopped: None })
     }
 
+    /// The exit code when all ranks have ended well: trained, or stopped with a checkpoint.
+    fn done(&self, settings: &RankSettings) -> u8 {
+        if self.stopped.is_some() { settings.stopped_code } else { 0 }
+    }
+
     /// Ends as the first signal asks: the exit code.
     fn end(&self) -> u8 {
         eprintln!("shardtrain: ended as requested; the steps after the last checkpoint are lost");
@@ -309,7 +364,7 @@ impl Round<'_> {
         let master = match &settings.master {
             Some(master) => Some(master.clone()),
             // Ranks of several machines meet through the nodes they read from.
-            None if self.launch.nodes > 1 => None,
+            None if self.launch.place.machines > 1 => None,
             None => Some(free_address()?),
         };
         let (order, orders) = watch::channel(Order::GoOn);
@@ -374,7 +429,7 @@ impl Round<'_> {
             ("WORLD_SIZE", self.share.world.to_string()),
             ("LOCAL_RANK", local.to_string()),
             ("LOCAL_WORLD_SIZE", self.ranks.to_string()),
-            ("GROUP_RANK", self.launch.node.to_string()),
+            ("GROUP_RANK", self.launch.place.number.to_string()),
             (RESTARTS, self.restarts.to_string()),
         ];
         if let Some((host, port)) = master.and_then(|master| master.rsplit_once(':')) {
@@ -452,6 +507,32 @@ fn free_address() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_command_line_comes_before_the_environment() {
+        let given = |nproc, nodes, node| GivenPlace { nproc, nodes, node };
+        let slurm = |tasks: &'static str| {
+            move |name: &str| {
+                let value = match name {
+                    "SLURM_STEP_NUM_NODES" => "3",
+                    "SLURM_STEP_NUM_TASKS" => tasks,
+                    "SLURM_NODEID" => "2",
+                    "SLURM_STEP_NODELIST" => "n[4-6]",
+                    _ => return None,
+                };
+                Some(value.to_owned())
+            }
+        };
+        let place = MachinePlace::of(&given(Some(2), None, None), slurm("3")).unwrap();
+        let expected = MachinePlace { number: 2, machines: 3, ranks: 2, master: Some("n4:29500".to_owned()) };
+        assert_eq!(place, expected);
+        let place = MachinePlace::of(&given(Some(2), Some(4), Some(1)), slurm("6")).unwrap();
+        assert_eq!(place, MachinePlace { number: 1, machines: 4, ranks: 2, master: None });
+        let refusal = |given, tasks| MachinePlace::of(&given, slurm(tasks)).unwrap_err().0;
+        assert!(refusal(given(None, None, None), "3").contains("--nproc"));
+        assert!(refusal(given(Some(2), Some(2), None), "3").contains("node 2 is outside of 2"));
+        assert!(refusal(given(Some(2), None, None), "6").contains("6 tasks on 3 machines"));
+    }
 
     #[test]
     fn ranks_are_counted_over_all_machines() {

@@ -24,7 +24,7 @@ pub(super) fn member() -> Result<Option<Member>, Failure> {
 }
 
 /// Trains in group after group, until the training is over.
-pub(super) fn run(args: &mut Args, member: Member) -> Result<(), Failure> {
+pub(super) fn run(args: &mut Args, member: Member) -> Result<Ended, Failure> {
     args.check()?;
     check_outputs(args)?;
     let mut kept = Kept {
@@ -35,7 +35,7 @@ pub(super) fn run(args: &mut Args, member: Member) -> Result<(), Failure> {
     };
     let ended = train_in_groups(args, member, &mut kept);
     kept.curves.end(Ended::for_logs(&ended));
-    ended.map(drop)
+    ended
 }
 
 fn train_in_groups(args: &mut Args, mut member: Member, kept: &mut Kept) -> Result<Ended, Failure> {
