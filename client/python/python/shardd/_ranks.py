@@ -30,15 +30,15 @@ class Ranks:
     def find(
         cls, rank: int | None = None, world: int | None = None, replication: int | None = None, mesh: tuple[int, int] | None = None
     ) -> Ranks:
-        """The given values, else those of ``torch.distributed`` if it is initialised, else ``RANK`` and
-        ``WORLD_SIZE``, else one process alone. ``replication`` consecutive ranks read the same; or those do
+        """The given values, else those of ``torch.distributed`` if it is initialised, else those of a worker of Ray Train, else those
+        in the environment of a launcher (torchrun, Slurm, MPI), else one process alone. ``replication`` consecutive ranks read the same; or those do
         that have the same index in ``mesh``, the index along the data-parallel dimension and its size."""
         if (rank is None) != (world is None):
             raise ValueError("give both rank and world_size, or neither")
         for name, value in (("rank", rank), ("world_size", world), ("replication", replication)):
             if value is not None and value < 0:
                 raise ValueError(f"{name} {value} is less than 0")
-        if rank is None and (group := cls.of_group()) is not None:
+        if rank is None and (group := cls.of_group() or cls.of_ray()) is not None:
             rank, world = group.rank, group.world
         return cls(*_native.data_rank(os.environ.get, rank=rank, world=world, replication=replication, mesh=mesh))
 
@@ -50,6 +50,18 @@ class Ranks:
         if torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized():
             return None
         return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
+
+    @classmethod
+    def of_ray(cls) -> Ranks | None:
+        """The place of a worker of Ray Train, if this process is one."""
+        # A worker has imported ray.train before it runs the training function.
+        if (ray := sys.modules.get("ray")) is None or "ray.train" not in sys.modules or not ray.is_initialized():
+            return None
+        try:
+            context = ray.train.get_context()
+            return cls(context.get_world_rank(), context.get_world_size())
+        except RuntimeError:
+            return None  # a driver, or a task of another kind
 
 
 def refuse_unequal(world: int, virtual: int, partitions: int, grains: Callable[[], int], where: str) -> None:

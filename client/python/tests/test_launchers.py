@@ -1,0 +1,58 @@
+"""Trainings by torchrun and Ray Train: a worker that is killed, and the weights of a training that nothing happened to."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from helpers import EVERY, run
+
+TRAIN = Path(__file__).with_name("launcher_train.py")
+DIES_AT = 40
+
+
+def ended(folder: Path) -> dict:
+    return json.loads((folder / "ended.json").read_text())
+
+
+def by_torchrun(store: str, folder: Path, dies_at: int | None = None) -> dict:
+    folder.mkdir()
+    how = json.dumps({"store": store, "folder": str(folder), "dies_at": dies_at})
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", str(TRAIN), how]
+    run(command, timeout=240, env={"OMP_NUM_THREADS": "1"})
+    return ended(folder)
+
+
+def by_ray(store: str, folder: Path, dies_at: int | None = None) -> dict:
+    folder.mkdir()
+    how = json.dumps({"store": store, "folder": str(folder), "dies_at": dies_at})
+    run([sys.executable, str(Path(__file__).with_name("ray_train.py")), how], timeout=240, env={"RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1"})
+    return ended(folder)
+
+
+def assert_same(undisturbed: dict, disturbed: dict) -> None:
+    assert undisturbed["resumed_at"] is None
+    assert 0 < disturbed["resumed_at"] < DIES_AT
+    assert disturbed["digest"] == undisturbed["digest"]
+    assert disturbed["steps"] == undisturbed["steps"]
+
+
+def test_torchrun_restarts_a_killed_worker_to_the_same_weights(store, tmp_path):
+    assert_same(by_torchrun(store, tmp_path / "calm"), by_torchrun(store, tmp_path / "killed", DIES_AT))
+
+
+def test_ray_train_restarts_a_killed_worker_to_the_same_weights(store, tmp_path):
+    pytest.importorskip("ray.train")
+    calm, killed = by_ray(store, tmp_path / "calm"), by_ray(store, tmp_path / "killed", DIES_AT)
+    assert_same(calm, killed)
+
+
+def test_a_worker_of_ray_train_without_torch_knows_its_rank(store, tmp_path):
+    pytest.importorskip("ray.train")
+    folder = tmp_path / "ranks"
+    folder.mkdir()
+    how = json.dumps({"store": store, "folder": str(folder), "ranks": True})
+    run([sys.executable, str(Path(__file__).with_name("ray_train.py")), how], timeout=240, env={"RAY_TRAIN_V2_ENABLED": "1"})
+    read = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    assert len(read) == 2
+    assert sorted(read[0] + read[1]) == EVERY
