@@ -450,7 +450,6 @@ impl Training<'_> {
             stragglers: StragglerWatch::new(started, comm.run(waited_for)?),
             rank_clock: RankClock::of(feed.source()),
             straggler: None,
-            warned: None,
         };
         if config.guard.on_bad_step == OnBadStep::RollBack && checkpoint.is_none() {
             steps.first_checkpoint()?;

@@ -39,7 +39,7 @@ class Training:
             for batch in self.loader:
                 self.optimizer.zero_grad()
                 outputs = self.model(batch["image"].flatten(1).float())
-                (torch.nn.functional.cross_entropy(outputs, batch["label"].long()) * batch.weight).backward()
+                (torch.nn.functional.cross_entropy(outputs, batch["label"].long()) * self.loader.weight).backward()
                 self.optimizer.step()
                 self.steps += 1
                 if self.steps % EVERY == 0:
@@ -65,7 +65,11 @@ class Training:
 
 
 def by_torchrun(store: str, folder: Path, dies_at: int | None) -> None:
-    torch.distributed.init_process_group("gloo")
+    # Restarted workers would find the addresses of those before them in the store of torchrun, which outlives them.
+    store_of_all = torch.distributed.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    own = torch.distributed.PrefixStore(os.environ["TORCHELASTIC_RESTART_COUNT"], store_of_all)
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    torch.distributed.init_process_group("gloo", store=own, rank=rank, world_size=world)
     training, newest = Training(store), folder / "newest.pt"
     is_first = torch.distributed.get_rank() == 0
     resumed = newest.exists()

@@ -1,4 +1,4 @@
-"""Starts Ray on this machine, and a training of two workers on it; see `launcher_train.py`."""
+"""Starts Ray on this machine, reads an epoch with two workers, and trains with two; see `launcher_train.py`."""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import ray
 import ray.train
-from ray.train.data_parallel_trainer import DataParallelTrainer
 from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 
 HERE = str(Path(__file__).parent)
 
@@ -37,10 +37,13 @@ if __name__ == "__main__":
     # Paths of sockets in it are limited to 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as temporary:
         ray.init(num_cpus=2, include_dashboard=False, object_store_memory=100 << 20, _temp_dir=temporary, log_to_driver=False)
-        run = ray.train.RunConfig(name="run", storage_path=str(Path(how["folder"]) / "ray"), failure_config=ray.train.FailureConfig(max_failures=1))
         scaling = ray.train.ScalingConfig(num_workers=2)
-        if how.get("ranks"):
-            DataParallelTrainer(read, train_loop_config=how, scaling_config=scaling, run_config=run).fit()
-        else:
-            TorchTrainer(train, train_loop_config=how, scaling_config=scaling, run_config=run, torch_config=TorchConfig(backend="gloo")).fit()
+
+        def run(name: str) -> ray.train.RunConfig:
+            failures = ray.train.FailureConfig(max_failures=1)
+            return ray.train.RunConfig(name=name, storage_path=str(Path(how["folder"]) / "ray"), failure_config=failures)
+
+        DataParallelTrainer(read, train_loop_config=how, scaling_config=scaling, run_config=run("read")).fit()
+        gloo = TorchConfig(backend="gloo")
+        TorchTrainer(train, train_loop_config=how, scaling_config=scaling, run_config=run("train"), torch_config=gloo).fit()
         ray.shutdown()

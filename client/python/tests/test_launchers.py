@@ -23,11 +23,17 @@ def by_torchrun(store: str, folder: Path, dies_at: int | None = None) -> dict:
     return ended(folder)
 
 
-def by_ray(store: str, folder: Path, dies_at: int | None = None) -> dict:
+def by_ray(store: str, folder: Path, dies_at: int) -> dict:
     folder.mkdir()
     how = json.dumps({"store": store, "folder": str(folder), "dies_at": dies_at})
-    run([sys.executable, str(Path(__file__).with_name("ray_train.py")), how], timeout=240, env={"RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1"})
+    script = Path(__file__).with_name("ray_train.py")
+    run([sys.executable, str(script), how], timeout=300, env={"RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1"})
     return ended(folder)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(store, tmp_path_factory) -> dict:
+    return by_torchrun(store, tmp_path_factory.mktemp("launchers") / "undisturbed")
 
 
 def assert_same(undisturbed: dict, disturbed: dict) -> None:
@@ -37,22 +43,14 @@ def assert_same(undisturbed: dict, disturbed: dict) -> None:
     assert disturbed["steps"] == undisturbed["steps"]
 
 
-def test_torchrun_restarts_a_killed_worker_to_the_same_weights(store, tmp_path):
-    assert_same(by_torchrun(store, tmp_path / "calm"), by_torchrun(store, tmp_path / "killed", DIES_AT))
+def test_torchrun_restarts_a_killed_worker_to_the_same_weights(undisturbed, store, tmp_path):
+    assert_same(undisturbed, by_torchrun(store, tmp_path / "killed", DIES_AT))
 
 
-def test_ray_train_restarts_a_killed_worker_to_the_same_weights(store, tmp_path):
+def test_ray_train_restarts_a_killed_worker_to_the_same_weights(undisturbed, store, tmp_path):
     pytest.importorskip("ray.train")
-    calm, killed = by_ray(store, tmp_path / "calm"), by_ray(store, tmp_path / "killed", DIES_AT)
-    assert_same(calm, killed)
-
-
-def test_a_worker_of_ray_train_without_torch_knows_its_rank(store, tmp_path):
-    pytest.importorskip("ray.train")
-    folder = tmp_path / "ranks"
-    folder.mkdir()
-    how = json.dumps({"store": store, "folder": str(folder), "ranks": True})
-    run([sys.executable, str(Path(__file__).with_name("ray_train.py")), how], timeout=240, env={"RAY_TRAIN_V2_ENABLED": "1"})
-    read = [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*.json"))]
+    assert_same(undisturbed, by_ray(store, tmp_path / "killed", DIES_AT))
+    # Workers without a process group of PyTorch, before.
+    read = [json.loads(path.read_text()) for path in sorted((tmp_path / "killed").glob("rank-*.json"))]
     assert len(read) == 2
     assert sorted(read[0] + read[1]) == EVERY

@@ -64,17 +64,33 @@ pub struct Straggler {
 pub struct StragglerWatch {
     looked: Instant,
     waited_for: Vec<Duration>,
+    /// What the last two looks found, the later one first.
+    found: [Option<Straggler>; 2],
+    warned: Option<u32>,
 }
 
 impl StragglerWatch {
     /// Begins at `begun`, when [`waited_for`] returned this. Earlier waits do not count.
     pub fn new(begun: Instant, waited_for: Vec<Duration>) -> StragglerWatch {
-        StragglerWatch { looked: begun, waited_for }
+        StragglerWatch { looked: begun, waited_for, found: [None; 2], warned: None }
     }
 
     /// The slowest rank since the last look, if the others waited for it for a twentieth of the time or more. `waited_for` is what
     /// [`waited_for`] returns at `now`: where a group formed again, it began at nothing.
     pub fn look(&mut self, now: Instant, waited_for: Vec<Duration>) -> Option<Straggler> {
+        self.found = [self.find(now, waited_for), self.found[0]];
+        self.found[0]
+    }
+
+    /// The straggler to warn about: once for a rank that two looks in a row have named. On a busy machine each rank is the last at
+    /// times.
+    pub fn warning(&mut self) -> Option<Straggler> {
+        let [now, before] = self.found;
+        let now = now.filter(|now| before.is_some_and(|before| before.rank == now.rank))?;
+        (self.warned.replace(now.rank) != Some(now.rank)).then_some(now)
+    }
+
+    fn find(&mut self, now: Instant, waited_for: Vec<Duration>) -> Option<Straggler> {
         let before = std::mem::replace(&mut self.waited_for, waited_for);
         let elapsed = now.saturating_duration_since(std::mem::replace(&mut self.looked, now));
         let others = self.waited_for.len().saturating_sub(1);
@@ -114,6 +130,20 @@ mod tests {
         assert_eq!(watch.look(at(140), seconds(&[4, 5, 20])), None, "nobody has waited since");
         let formed_again = Some(Straggler { rank: 0, wait_share: 0.3 });
         assert_eq!(watch.look(at(150), seconds(&[3, 1])), formed_again);
+    }
+
+    #[test]
+    fn a_warning_comes_once_for_a_rank_that_stays_slow() {
+        let begun = Instant::now();
+        let mut watch = StragglerWatch::new(begun, vec![Duration::ZERO; 3]);
+        let mut waited = [0; 3];
+        let mut warned = Vec::new();
+        for (second, slow) in (1..).zip([0, 1, 2, 2, 2, 0, 2, 2, 1, 1]) {
+            waited[slow] += 1;
+            watch.look(begun + Duration::from_secs(second), waited.map(Duration::from_secs).to_vec());
+            warned.extend(watch.warning().map(|straggler| (second, straggler.rank)));
+        }
+        assert_eq!(warned, [(4, 2), (10, 1)]);
     }
 
     #[test]

@@ -53,8 +53,6 @@ pub(super) struct Steps<'a> {
     pub(super) stragglers: StragglerWatch,
     pub(super) rank_clock: RankClock,
     pub(super) straggler: Option<Straggler>,
-    /// The rank that the last warning was about.
-    pub(super) warned: Option<u32>,
 }
 
 /// Notes for the source how the steps go: their loss, and how long this rank waits for others.
@@ -260,18 +258,13 @@ impl Steps<'_> {
         self.name_straggler()
     }
 
-    /// Names the rank that the others have waited for since the last comparison. Warns once about a rank of which that is so twice in
-    /// a row: on a busy machine each rank is the last at times.
+    /// Names the rank that the others have waited for since the last comparison.
     fn name_straggler(&mut self) -> Result<(), TrainError> {
         let waited_for = self.training.comm.run(waited_for)?;
-        let before = self.straggler.take().map(|it| it.rank);
         self.straggler = self.stragglers.look(Instant::now(), waited_for);
-        if let Some(Straggler { rank, wait_share }) = self.straggler
-            && before == Some(rank)
-            && self.warned != Some(rank)
+        if let Some(Straggler { rank, wait_share }) = self.stragglers.warning()
             && self.training.comm.rank() == 0
         {
-            self.warned = Some(rank);
             warn!(
                 rank,
                 wait_share = format_args!("{:.0} %", 100.0 * wait_share),

@@ -221,7 +221,7 @@ fn each_cause_is_on_the_first_screen_and_the_selected_one_has_its_remedy() {
             &[
                 "> critical the disk of node n2 corrupts data",
                 "cause: 17 grains in its cache",
-                "remedy: Replace the disk: drain",
+                "remedy: Replace the disk. Drain",
                 "critical the cache disk of node n3 is nearly full: 1.0 GiB of",
                 "warning  rank 3 of train-a slows every step",
                 "dddd······",
