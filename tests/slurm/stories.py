@@ -57,13 +57,13 @@ class Lab:
         self._file(run, "progress").unlink(missing_ok=True)
 
 
-def in_the_page(_: Lab) -> None:
+def test_in_the_page(_: Lab) -> None:
     page = (ROOT / "docs" / "how-to" / "slurm.md").read_text()
     for script in sorted(EXAMPLES.iterdir()):
         assert f"```bash\n{script.read_text()}```" in page, f"docs/how-to/slurm.md has another {script.name}"
 
 
-def undisturbed(lab: Lab) -> str:
+def test_undisturbed(lab: Lab) -> str:
     job = lab.train("calm")
     job.completed()
     report = lab.report("calm")
@@ -79,7 +79,7 @@ def same_weights(lab: Lab, run: str) -> str:
     return f"resumed from step {report['resumed_from']}, the same weights"
 
 
-def signalled(lab: Lab) -> str:
+def test_signalled(lab: Lab) -> str:
     """SIGTERM as `--signal` and preemption send it, twice: the script requeues the job."""
     job = lab.train("stopped")
     for before in range(2):
@@ -91,7 +91,7 @@ def signalled(lab: Lab) -> str:
     return f"requeued by its script, {job.restarts()} x; {same_weights(lab, 'stopped')}"
 
 
-def time_limit(lab: Lab) -> str:
+def test_time_limit(lab: Lab) -> str:
     """The real time limit of a minute, with a signal half a minute before it; one rank, which takes longer than that."""
     job = lab.train("limited", "--time=1", "--signal=TERM@30", "--nodes=1", "--ntasks-per-node=1")
     job.completed()
@@ -99,7 +99,7 @@ def time_limit(lab: Lab) -> str:
     return f"requeued before its time limit, {job.restarts()} x; {same_weights(lab, 'limited')}"
 
 
-def requeued(lab: Lab) -> str:
+def test_requeued(lab: Lab) -> str:
     """An administrator requeues it, and a user cancels it and requeues it: its processes are killed."""
     job = lab.train("killed")
     lab.trains(job, "killed", 0)
@@ -114,7 +114,7 @@ def requeued(lab: Lab) -> str:
     return f"requeued {job.restarts()} x; {same_weights(lab, 'killed')}"
 
 
-def array(lab: Lab) -> str | None:
+def test_array(lab: Lab) -> str | None:
     """Requests for shards of one job with a cache of its own, and of three at once that share one."""
     if not (moto := shutil.which("moto_server", path=os.environ.get("SHARDD_MOTO_PATH"))):
         return "skipped: no moto_server"
@@ -158,12 +158,12 @@ def shards_read(lab: Lab) -> int:
 
 
 STORIES: dict[str, Callable[[Lab], str | None]] = {
-    "the page has the scripts": in_the_page,
-    "a job trains on the ranks that Slurm starts": undisturbed,
-    "a job that gets SIGTERM twice is requeued and has the same weights": signalled,
-    "a job that meets its time limit is requeued and has the same weights": time_limit,
-    "jobs of an array read each shard once for their machine": array,
-    "a job that is requeued and cancelled by others has the same weights": requeued,
+    "the page has the scripts": test_in_the_page,
+    "a job trains on the ranks that Slurm starts": test_undisturbed,
+    "a job that gets SIGTERM twice is requeued and has the same weights": test_signalled,
+    "a job that meets its time limit is requeued and has the same weights": test_time_limit,
+    "jobs of an array read each shard once for their machine": test_array,
+    "a job that is requeued and cancelled by others has the same weights": test_requeued,
 }
 
 
@@ -173,7 +173,7 @@ def main(programs: Path, words: list[str]) -> int:
         lab = Lab(slurm, programs)
         for name, story in STORIES.items():
             # The weights of the first are those that the others are compared with.
-            if words and story is not undisturbed and not any(word in name for word in words):
+            if words and story is not test_undisturbed and not any(word in name for word in words):
                 continue
             began = time.monotonic()
             try:
@@ -182,7 +182,7 @@ def main(programs: Path, words: list[str]) -> int:
                 failed += 1
                 place = "" if isinstance(error, AssertionError) else f"\n{traceback.format_exc()}"
                 print(f"FAILED {name}: {error}{place}", flush=True)
-                if story is undisturbed:
+                if story is test_undisturbed:
                     break
             else:
                 passed += 1
