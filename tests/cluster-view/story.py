@@ -1,12 +1,16 @@
 """The story: a healthy training, three faults at once, and a node that dies; and what people see of each. `run` starts it."""
 
+import fcntl
 import json
 import os
 import re
+import select
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import traceback
 from collections.abc import Callable
@@ -181,13 +185,14 @@ def in_terminal(cluster: c.Cluster) -> None:
 def top_ends(cluster: c.Cluster) -> None:
     """`shardctl top` ends with its terminal, which sends no signal to a process of another session."""
     ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 110, 0, 0))
     command = [cluster.programs / "shardctl", "--server", cluster.http["n2"], "top"]
     top = cluster.processes.start("top", command, stdin=its, stdout=its, env={**os.environ, "TERM": "xterm"})
     os.close(its)
     seen = b""
     while b"Findings" not in seen:
-        expect(len(read := os.read(ours, 65536)) > 0, f"top ended with {seen}")
-        seen += read
+        expect(select.select([ours], [], [], c.PATIENCE)[0] != [], f"top shows no findings, but {seen}")
+        seen += os.read(ours, 65536)
     os.close(ours)
     expect((status := top.wait(c.PATIENCE)) == 129, f"status {status}")
 
