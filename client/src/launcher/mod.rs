@@ -88,15 +88,16 @@ pub struct Machine {
 /// [`RankError`] for a value that is not a number, for RANK without WORLD_SIZE or the reverse, and for a rank that is not there.
 pub fn place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, RankError> {
     let environment = Environment::new(&variable);
-    let of: [fn(&Environment<'_>) -> Result<Option<Place>, RankError>; 4] =
-        [torchrun, slurm, open_mpi, mpich];
-    for place in of {
-        if let Some(place) = place(&environment)? {
+    for launcher in [torchrun, slurm, open_mpi, mpich] as [Reader; 4] {
+        if let Some(place) = launcher(&environment)? {
             return Ok(Some(place));
         }
     }
     Ok(None)
 }
+
+/// The place that one launcher gives in its variables.
+type Reader = fn(&Environment<'_>) -> Result<Option<Place>, RankError>;
 
 /// The place of this machine, for a program that starts its ranks: by the variables that torchrun reads as its options
 /// (PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE), else by a step of Slurm with one task per machine. `None` if neither says so.
