@@ -26,14 +26,14 @@ class Missing(Exception):
     """What did not come to be in time."""
 
 
-def until(what: str, read: Callable[[], Result | None]) -> Result:
+def until(what: str, read: Callable[[], Result | None], patience: float = PATIENCE) -> Result:
     """Waits until `read` returns something true."""
-    end, last = time.monotonic() + PATIENCE, None
+    end, last = time.monotonic() + patience, None
     while time.monotonic() < end:
         if last := read():
             return last
         time.sleep(0.1)
-    raise Missing(f"not within {PATIENCE:.0f} s: {what} (last: {last})")
+    raise Missing(f"not within {patience:.0f} s: {what} (last: {last})")
 
 
 def command(*parts: object, check: bool = True, **how: object) -> str:
@@ -51,7 +51,6 @@ class Slurm:
         self.folder = Path(self.temporary.name)
         self.daemons: list[subprocess.Popen] = []
         self.names = [f"n{number}" for number in range(1, MACHINES + 1)]
-        # Of this process, so that several of them may run side by side.
         self.prefix = f"sl{os.getpid() % 100_000}"
 
     def __enter__(self) -> "Slurm":
@@ -197,8 +196,8 @@ class Job:
             raise AssertionError(f"job {self.number} is {state}:\n{self.output()}")
         return state == "RUNNING"
 
-    def completed(self) -> None:
-        """Waits until it has trained to its end."""
-        state = until(f"job {self.number} ends", lambda: (now := self.field("JobState")) in OVER and now)
+    def completed(self, launches: int = 1) -> None:
+        """Waits until it has trained to its end, for `launches` times as long as for other things."""
+        state = until(f"job {self.number} ends", lambda: (now := self.field("JobState")) in OVER and now, launches * PATIENCE)
         if state != "COMPLETED":
             raise AssertionError(f"job {self.number} is {state}:\n{self.output()}")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -22,15 +23,20 @@ class Lab:
     """A Slurm, and a store with digits that all machines see."""
 
     def __init__(self, slurm: Slurm, programs: Path) -> None:
-        self.slurm, self.programs = slurm, programs
+        self.slurm, self.programs = slurm, slurm.folder / "programs"
+        # A build beside this may replace them.
+        self.programs.mkdir()
+        for name in ("shardctl", "shardtrain"):
+            shutil.copy2(programs / name, self.programs)
+        programs = self.programs
         self.store = slurm.folder / "store"
         shardctl = [programs / "shardctl", "--store", self.store]
         command(*shardctl, "ingest", ROOT / "client" / "data" / "digits" / "train.parquet", "--name", "digits")
         command(*shardctl, "partition", "digits", "--q", "0.1")
 
-    def train(self, run: str, *options: str) -> Job:
+    def train(self, run: str, *options: str, epochs: int = EPOCHS) -> Job:
         """Two machines with two ranks each."""
-        arguments = ["--store", self.store, "--dataset", "digits", "--run", run, "--virtual-ranks", 12, "--epochs", EPOCHS]
+        arguments = ["--store", self.store, "--dataset", "digits", "--run", run, "--virtual-ranks", 12, "--epochs", epochs]
         arguments += ["--checkpoints", self.slurm.folder / "checkpoints", "--checkpoint-every", 200]
         arguments += ["--report", self._file(run, "report"), "--progress", self._file(run, "progress")]
         path = f"{self.programs}:{os.environ['PATH']}"
@@ -72,8 +78,8 @@ def test_undisturbed(lab: Lab) -> str:
     return f"{report['steps']} steps on 4 ranks of 2 machines, weights {report['weights_digest'][:12]}"
 
 
-def same_weights(lab: Lab, run: str) -> str:
-    report, calm = lab.report(run), lab.report("calm")
+def same_weights(lab: Lab, run: str, undisturbed: str = "calm") -> str:
+    report, calm = lab.report(run), lab.report(undisturbed)
     assert report["weights_digest"] == calm["weights_digest"], (report["weights_digest"], calm["weights_digest"])
     assert report["resumed_from"], "it did not continue from a checkpoint"
     return f"resumed from step {report['resumed_from']}, the same weights"
@@ -92,11 +98,13 @@ def test_signalled(lab: Lab) -> str:
 
 
 def test_time_limit(lab: Lab) -> str:
-    """The real time limit of a minute, with a signal half a minute before it; one rank, which takes longer than that."""
-    job = lab.train("limited", "--time=1", "--signal=TERM@30", "--nodes=1", "--ntasks-per-node=1")
-    job.completed()
+    """The real time limit of a minute, with a signal half a minute before it; one rank, which takes several times as long."""
+    epochs = 2 * EPOCHS
+    job = lab.train("limited", "--time=1", "--signal=TERM@30", "--nodes=1", "--ntasks-per-node=1", epochs=epochs)
+    job.completed(launches=4)
     assert job.restarts() > 0, "the time limit was not met"
-    return f"requeued before its time limit, {job.restarts()} x; {same_weights(lab, 'limited')}"
+    lab.train("unlimited", epochs=epochs).completed()
+    return f"requeued before its time limit, {job.restarts()} x; {same_weights(lab, 'limited', 'unlimited')}"
 
 
 def test_requeued(lab: Lab) -> str:
@@ -193,5 +201,12 @@ def main(programs: Path, words: list[str]) -> int:
     return int(failed > 0)
 
 
+def stop(number: int, _: object) -> None:
+    sys.exit(128 + number)
+
+
 if __name__ == "__main__":
+    # A shell makes its background processes ignore SIGINT.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, stop)
     sys.exit(main(Path(sys.argv[1]).resolve(), sys.argv[2:]))

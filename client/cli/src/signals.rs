@@ -1,6 +1,6 @@
 //! Ctrl-C, and the polite ways to end a process.
 
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::fd::AsRawFd;
 
 use mio::unix::SourceFd;
@@ -47,7 +47,10 @@ pub(crate) fn end_with(last_words: impl FnOnce(u8) + Send + 'static) -> io::Resu
 pub(crate) fn end_with_terminal() -> io::Result<()> {
     let mut poll = Poll::new()?;
     let terminal = io::stdin().as_raw_fd();
-    // Standard input that cannot be awaited, such as a file, is no terminal.
+    // Where standard input is a pipe, keys come from the terminal of the session, which sends SIGHUP.
+    if !io::stdin().is_terminal() {
+        return Ok(());
+    }
     if poll.registry().register(&mut SourceFd(&terminal), Token(0), Interest::READABLE).is_err() {
         return Ok(());
     }

@@ -78,8 +78,8 @@ pub struct Machine {
     pub master: Option<String>,
 }
 
-/// The place of this process, by the first of these that is complete: RANK and WORLD_SIZE, as torchrun sets them; a step of Slurm;
-/// a job of Open MPI or MPICH. `None` if no launcher started it.
+/// The place of this process, by the first of these that is complete: RANK and WORLD_SIZE, as torchrun sets them; a job of Open MPI
+/// or MPICH; a step of Slurm. `None` if no launcher started it.
 ///
 /// The batch script of a Slurm job is no step: it has SLURM_PROCID and SLURM_NTASKS too, but is one process for all tasks.
 /// MASTER_ADDR and MASTER_PORT take precedence over the launcher's own address.
@@ -88,16 +88,25 @@ pub struct Machine {
 /// [`RankError`] for a value that is not a number, for RANK without WORLD_SIZE or the reverse, and for a rank that is not there.
 pub fn place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>, RankError> {
     let environment = Environment::new(&variable);
-    for launcher in [torchrun, slurm, open_mpi, mpich] as [Reader; 4] {
-        if let Some(place) = launcher(&environment)? {
-            return Ok(Some(place));
-        }
+    if let Some(place) = torchrun(&environment)? {
+        return Ok(Some(place));
     }
-    Ok(None)
+    let (of_mpi, of_step) = (
+        open_mpi(&environment)?.map_or_else(|| mpich(&environment), |it| Ok(Some(it)))?,
+        slurm(&environment)?,
+    );
+    Ok(match (of_mpi, of_step) {
+        // `srun` sets the variables of MPI as well, to the same.
+        (Some(mpi), Some(step)) if is_same(&mpi.rank, &step.rank) => Some(step),
+        // `mpirun` starts a process on each machine by `srun`, which starts the ranks.
+        (Some(mpi), _) => Some(mpi),
+        (None, step) => step,
+    })
 }
 
-/// The place that one launcher gives in its variables.
-type Reader = fn(&Environment<'_>) -> Result<Option<Place>, RankError>;
+fn is_same(one: &WorldRank, other: &WorldRank) -> bool {
+    (one.rank, one.world_size) == (other.rank, other.world_size)
+}
 
 /// The place of this machine, for a program that starts its ranks: by the variables that torchrun reads as its options
 /// (PET_NNODES, PET_NODE_RANK, PET_NPROC_PER_NODE), else by a step of Slurm with one task per machine. `None` if neither says so.

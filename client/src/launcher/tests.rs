@@ -120,6 +120,15 @@ fn mpi_names_no_host_unless_all_ranks_are_on_one() {
 }
 
 #[test]
+fn mpirun_in_a_job_of_slurm_numbers_the_ranks() {
+    let mpi = |rank, size| with(&TASK, &[("OMPI_COMM_WORLD_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)]);
+    let place = place_of(&mpi("11", "24")).unwrap().unwrap();
+    assert_eq!((place.launcher, place.rank.rank, place.rank.world_size), (Launcher::OpenMpi, 11, 24));
+    let by_srun = with(&TASK, &[("PMI_RANK", "3"), ("PMI_SIZE", "6")]);
+    assert_eq!(place_of(&by_srun), place_of(&TASK));
+}
+
+#[test]
 fn a_machine_of_kubeflow_has_the_options_of_torchrun() {
     let pod = [
         ("PET_NNODES", "3"),

@@ -59,9 +59,12 @@ class Ranks:
             return None
         try:
             context = ray.train.get_context()
-            return cls(context.get_world_rank(), context.get_world_size())
+            rank, world = context.get_world_rank(), context.get_world_size()
         except RuntimeError:
             return None  # a driver, or a task of another kind
+        # The first version of Ray Train warns there instead, and says that it is the only one.
+        is_second = type(context).__module__.startswith("ray.train.v2")
+        return cls(rank, world) if is_second or world > 1 else None
 
 
 def refuse_unequal(world: int, virtual: int, partitions: int, grains: Callable[[], int], where: str) -> None:

@@ -416,7 +416,7 @@ pub(crate) struct Args {
 
     /// Exit code after SIGTERM or SIGINT, when all ranks have written a checkpoint: such as 75, by which a script knows that the
     /// training is to be requeued
-    #[arg(hide_short_help = true, help_heading = CHECKPOINTS, long, value_name = "CODE", default_value_t = 0)]
+    #[arg(hide_short_help = true, help_heading = CHECKPOINTS, long, value_name = "CODE", requires = "checkpoints", default_value_t = 0)]
     pub(crate) stopped_exit_code: u8,
 
     /// Process that started this one: the ranks of a launcher end with it
@@ -798,14 +798,19 @@ impl Args {
     /// Takes from the place in the launch what the command line leaves open.
     pub(crate) fn take_place(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
         let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
-        self.place = launch_place()?;
-        if let Some(place) = &self.place {
-            if !is_given("rank") {
-                self.rank = place.rank.rank;
-            }
-            if !is_given("world") {
-                self.world = place.rank.world_size;
-            }
+        let (has_rank, has_world) = (is_given("rank"), is_given("world"));
+        self.place = match launch_place() {
+            Err(error) if !has_rank && !has_world => return Err(error),
+            // A flag may be the half that the environment lacks.
+            place => place.ok().flatten(),
+        };
+        let place = self.place.as_ref().map(|place| place.rank);
+        let half = |name| variable(name).and_then(|value| value.trim().parse().ok());
+        if !has_rank {
+            self.rank = place.map(|place| place.rank).or_else(|| half("RANK")).unwrap_or(0);
+        }
+        if !has_world {
+            self.world = place.map(|place| place.world_size).or_else(|| half("WORLD_SIZE")).unwrap_or(1);
         }
         Ok(())
     }
