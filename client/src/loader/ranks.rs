@@ -42,13 +42,7 @@ pub enum BatchSize {
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use shardd_client::loader::WorldRank;
 ///
-/// // In a program, `variable` is `|name| std::env::var(name).ok()`.
-/// let variable = |name: &str| match name {
-///     "RANK" => Some("1".to_owned()),
-///     "WORLD_SIZE" => Some("2".to_owned()),
-///     _ => None,
-/// };
-/// assert_eq!(WorldRank::from_env(variable)?, Some(WorldRank::new(1, 2, None)?));
+/// assert_eq!(WorldRank::new(1, 2, None)?.world_size, 2);
 /// assert!(WorldRank::new(2, 2, None).is_err());
 /// # Ok(())
 /// # }
