@@ -26,6 +26,10 @@ const PAGE_CACHE_BYTES: u64 = 16 << 20;
 const ASKED_AGAIN: Duration = Duration::from_secs(1);
 /// The bytes the disk must have free before sled writes again: a few of its segments.
 const ROOM: u64 = 4 << 20;
+/// How long another process may hold the lock of the files: one that ends, or one that was just forked and has yet
+/// to leave the descriptors of its parent.
+const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
 /// sled's files in a directory.
 pub(super) struct Disk {
@@ -164,7 +168,8 @@ impl Opened {
         let bad = |reason: String| OpenError::Sled { path: directory.to_owned(), reason };
         // Of some damaged files sled does not give an error but panics.
         let opened = catch_unwind(AssertUnwindSafe(|| {
-            let db = sled::Config::new().path(directory).cache_capacity(PAGE_CACHE_BYTES).open()?;
+            let config = sled::Config::new().path(directory).cache_capacity(PAGE_CACHE_BYTES);
+            let db = unless_locked(LOCK_PATIENCE, || config.open())?;
             Ok::<_, sled::Error>((db.open_tree("values")?, db.open_tree("meta")?))
         }));
         let (values, meta) = match opened {
@@ -213,11 +218,58 @@ impl Opened {
     }
 }
 
+/// Tries again for that long while another process holds the lock. Blocks.
+fn unless_locked<T>(patience: Duration, mut open: impl FnMut() -> sled::Result<T>) -> sled::Result<T> {
+    let until = std::time::Instant::now() + patience;
+    loop {
+        match open() {
+            Err(error) if is_locked(&error) && std::time::Instant::now() < until => {
+                std::thread::sleep(LOCK_PAUSE)
+            }
+            result => return result,
+        }
+    }
+}
+
+/// sled has no kind of error of its own for it.
+fn is_locked(error: &sled::Error) -> bool {
+    matches!(error, sled::Error::Io(error) if error.to_string().starts_with("could not acquire lock"))
+}
+
 fn number(tree: &Tree, key: &[u8]) -> sled::Result<Option<u64>> {
     let bytes = tree.get(key)?;
     match bytes.map(|bytes| bytes.as_ref().try_into().map(u64::from_le_bytes)) {
         None => Ok(None),
         Some(Ok(number)) => Ok(Some(number)),
         Some(Err(_)) => Err(sled::Error::Unsupported("a counter of the wrong length".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn open(directory: &Path) -> sled::Result<sled::Db> {
+        sled::Config::new().path(directory).open()
+    }
+
+    #[test]
+    fn files_that_another_process_is_about_to_leave_are_opened() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let mut other = Some(open(directory.path()).expect("opens"));
+        let opened = unless_locked(Duration::from_secs(60), || {
+            let opened = open(directory.path());
+            other = None;
+            opened
+        });
+        assert!(opened.is_ok(), "{opened:?}");
+    }
+
+    #[test]
+    fn files_that_another_process_keeps_are_refused() {
+        let directory = tempfile::TempDir::new().expect("a directory");
+        let _other = open(directory.path()).expect("opens");
+        let refused = unless_locked(Duration::ZERO, || open(directory.path())).expect_err("it is locked");
+        assert!(is_locked(&refused), "{refused}");
     }
 }
