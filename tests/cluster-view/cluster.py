@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -19,37 +20,21 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from waiting import PATIENCE, Missing, until  # noqa: E402
+
 NODES = ("n1", "n2", "n3", "n4")
 # The node that each rank reads through: no fault of a node is at the node of the straggler.
 NODE_OF_RANK = ("n1", "n2", "n4", "n3")
 STRAGGLER = 3
 RUN = "vit-b16"
-# The longest wait for something to be so, in seconds. Machines of CI are slow at times.
-PATIENCE = 90.0
 # An epoch is about 20 seconds: a fault that a scrub finds is found in the next one at the latest.
 SAMPLES = 10_000
 MIB = 1 << 20
 # What n4 has for its cache, and the other nodes for their data.
 SMALL_DISK = 96 * MIB
 NODE_DISK = 512 * MIB
-
-
-class Missing(Exception):
-    """A condition was not met in time."""
-
-
-def until(what: str, is_so: Callable[[], object], patience: float = PATIENCE, every: float = 0.25) -> object:
-    """The first truthy answer. Asks again and again, until `patience` seconds are over. An OSError is no answer yet."""
-    end, pause, last = time.monotonic() + patience, threading.Event(), "nothing"
-    while True:
-        try:
-            if answer := is_so():
-                return answer
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            last = repr(error)
-        if time.monotonic() >= end:
-            raise Missing(f"not within {patience:.0f} s: {what} (last: {last})")
-        pause.wait(every)
 
 
 def free_port() -> int:

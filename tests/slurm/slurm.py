@@ -3,37 +3,24 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
-Result = TypeVar("Result")
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import waiting  # noqa: E402
+
 MACHINES = 3
 # How long anything may take, in seconds. Slurm looks at time limits every half minute.
 PATIENCE = 180.0
-# Of the bridge that joins the networks. Rank r of a job is at .1, .2 or .3.
+until = partial(waiting.until, patience=PATIENCE)
+# Of the bridge that joins the networks. The machines are at .1, .2 and .3.
 NETWORK = "10.79.0"
-
-
 # The states of a job that has ended.
 OVER = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY"}
-
-
-class Missing(Exception):
-    """What did not come to be in time."""
-
-
-def until(what: str, read: Callable[[], Result | None], patience: float = PATIENCE) -> Result:
-    """Waits until `read` returns something true."""
-    end, last = time.monotonic() + patience, None
-    while time.monotonic() < end:
-        if last := read():
-            return last
-        time.sleep(0.1)
-    raise Missing(f"not within {patience:.0f} s: {what} (last: {last})")
 
 
 def command(*parts: object, check: bool = True, **how: object) -> str:
@@ -114,6 +101,7 @@ class Slurm:
             "SlurmUser": "root",
             "SlurmdUser": "root",
             "AuthType": "auth/munge",
+            # A requeued job waits until its credential expires, two minutes by default.
             "AuthInfo": f"socket={self.folder}/munge.sock,cred_expire=5",
             "SlurmctldPort": 16817,
             "StateSaveLocation": self.folder / "state",
@@ -130,7 +118,6 @@ class Slurm:
             "JobRequeue": 1,
             "KillWait": 5,
             "MinJobAge": 3600,
-            # A requeued job waits until its credential expires, two minutes by default.
             "SchedulerParameters": "bf_interval=1,sched_interval=1,sched_min_interval=100000",
             "NodeName": f"n[1-{MACHINES}] NodeAddr={addresses} Port=17001 CPUs=8 RealMemory=1000",
             "PartitionName": "main Nodes=ALL Default=YES MaxTime=INFINITE State=UP",
@@ -198,6 +185,6 @@ class Job:
 
     def completed(self, launches: int = 1) -> None:
         """Waits until it has trained to its end, for `launches` times as long as for other things."""
-        state = until(f"job {self.number} ends", lambda: (now := self.field("JobState")) in OVER and now, launches * PATIENCE)
+        state = until(f"job {self.number} ends", lambda: (now := self.field("JobState")) in OVER and now, patience=launches * PATIENCE)
         if state != "COMPLETED":
             raise AssertionError(f"job {self.number} is {state}:\n{self.output()}")

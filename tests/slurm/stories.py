@@ -28,19 +28,26 @@ class Lab:
         self.programs.mkdir()
         for name in ("shardctl", "shardtrain"):
             shutil.copy2(programs / name, self.programs)
-        programs = self.programs
         self.store = slurm.folder / "store"
-        shardctl = [programs / "shardctl", "--store", self.store]
-        command(*shardctl, "ingest", ROOT / "client" / "data" / "digits" / "train.parquet", "--name", "digits")
-        command(*shardctl, "partition", "digits", "--q", "0.1")
+        self.ingest(self.store)
+
+    def ingest(self, store: object, *options: str, **variables: str) -> None:
+        """Digits, and a plan for them."""
+        shardctl, environment = [self.programs / "shardctl", "--store", store], {**os.environ, **variables}
+        digits = ROOT / "client" / "data" / "digits" / "train.parquet"
+        command(*shardctl, "ingest", digits, "--name", "digits", *options, env=environment)
+        command(*shardctl, "partition", "digits", "--q", "0.1", env=environment)
+
+    def submit(self, script: str, *options: str, arguments: list[object], **variables: object) -> Job:
+        path = f"{self.programs}:{os.environ['PATH']}"
+        return self.slurm.submit(EXAMPLES / script, *options, arguments=arguments, PATH=path, **variables)
 
     def train(self, run: str, *options: str, epochs: int = EPOCHS) -> Job:
         """Two machines with two ranks each."""
         arguments = ["--store", self.store, "--dataset", "digits", "--run", run, "--virtual-ranks", 12, "--epochs", epochs]
         arguments += ["--checkpoints", self.slurm.folder / "checkpoints", "--checkpoint-every", 200]
         arguments += ["--report", self._file(run, "report"), "--progress", self._file(run, "progress")]
-        path = f"{self.programs}:{os.environ['PATH']}"
-        return self.slurm.submit(EXAMPLES / "train.sbatch", *options, arguments=arguments, PATH=path)
+        return self.submit("train.sbatch", *options, arguments=arguments)
 
     def _file(self, run: str, kind: str) -> Path:
         return self.slurm.folder / f"{run}.{kind}.json"
@@ -131,18 +138,15 @@ def test_array(lab: Lab) -> str | None:
         server = subprocess.Popen([moto, "-H", address.split(":")[0], "-p", address.split(":")[1]], stdout=log, stderr=log)
     try:
         bucket = urllib.request.Request(f"http://{address}/data", method="PUT")
-        until("the S3 server", lambda: responds(bucket))
+        until("the S3 server", lambda: urllib.request.urlopen(bucket, timeout=5).read() is not None)
         access = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHARDD_STORE_ENDPOINT": f"http://{address}"}
-        shardctl = [lab.programs / "shardctl", "--store", "s3://data/store"]
-        command(*shardctl, "ingest", ROOT / "client" / "data" / "digits" / "train.parquet", "--name", "digits", "--shard-size", "8KiB", env={**os.environ, **access})
-        command(*shardctl, "partition", "digits", "--q", "0.1", env={**os.environ, **access})
+        lab.ingest("s3://data/store", "--shard-size", "8KiB", **access)
 
         def requests(name: str, jobs: str) -> int:
             before = shards_read(lab)
-            path = f"{lab.programs}:{os.environ['PATH']}"
             arguments = ["--store", "s3://data/store", "--dataset", "digits", "--epochs", 2]
             options = [f"--array={jobs}", "--nodelist=n1", "--wait"]
-            lab.slurm.submit(EXAMPLES / "array.sbatch", *options, arguments=arguments, PATH=path, SHARDD_CACHE_DIR=lab.slurm.folder / name, **access)
+            lab.submit("array.sbatch", *options, arguments=arguments, SHARDD_CACHE_DIR=lab.slurm.folder / name, **access)
             return shards_read(lab) - before
 
         one, three = requests("one", "0-0"), requests("three", "0-2")
@@ -151,14 +155,6 @@ def test_array(lab: Lab) -> str | None:
         server.wait()
     assert 0 < one == three, f"one job makes {one} requests for shards, and three make {three}"
     return f"one job makes {one} requests for shards, three make {three}"
-
-
-def responds(request: urllib.request.Request) -> bool:
-    try:
-        with urllib.request.urlopen(request, timeout=5):
-            return True
-    except OSError:
-        return False
 
 
 def shards_read(lab: Lab) -> int:
