@@ -57,7 +57,8 @@ pub enum LaunchedError {
     Signals(#[from] io::Error),
 }
 
-fn variable(name: &str) -> Option<String> {
+/// A variable of the environment that is set and not empty.
+pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -84,7 +85,7 @@ impl LaunchEnv {
             Some(Place { rank, master, .. }) => (rank.rank, rank.world_size, master),
             None => (0, 1, launcher::master(variable)),
         };
-        let master = master.unwrap_or_else(|| "127.0.0.1:29500".to_owned());
+        let master = master.unwrap_or_else(|| launcher::LOCAL_MASTER.to_owned());
         Ok(LaunchEnv { rank, world, master, launcher: launcher.transpose()? })
     }
 

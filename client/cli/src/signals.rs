@@ -45,12 +45,11 @@ pub(crate) fn end_with(last_words: impl FnOnce(u8) + Send + 'static) -> io::Resu
 /// Ends the process when the terminal at its standard input closes. crossterm reads a closed terminal in a loop without an end,
 /// and there is no screen left to restore.
 pub(crate) fn end_with_terminal() -> io::Result<()> {
-    let mut poll = Poll::new()?;
-    let terminal = io::stdin().as_raw_fd();
     // Where standard input is a pipe, keys come from the terminal of the session, which sends SIGHUP.
     if !io::stdin().is_terminal() {
         return Ok(());
     }
+    let (mut poll, terminal) = (Poll::new()?, io::stdin().as_raw_fd());
     if poll.registry().register(&mut SourceFd(&terminal), Token(0), Interest::READABLE).is_err() {
         return Ok(());
     }

@@ -31,7 +31,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-6, momentum=0.9)
         # Neither a rank nor a world size is given.
         self.loader = shardd.DataLoader(shardd.StreamingDataset(store, **PLAN), batch_size=8)
-        self.steps = 0
+        self.steps, self.resumed_at = 0, None
 
     def run(self, saves, dies_at: int | None, died: Path) -> None:
         """Trains to the end. `saves` is called with the step after every few of them."""
@@ -51,11 +51,16 @@ class Training:
     def state(self) -> dict:
         return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict(), "loader": self.loader.state_dict(), "steps": self.steps}
 
-    def load(self, state: dict) -> None:
+    def load(self, path: Path) -> None:
+        state = torch.load(path, weights_only=False)
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.loader.load_state_dict(state["loader"])
-        self.steps = state["steps"]
+        self.steps = self.resumed_at = state["steps"]
+
+    def report(self, folder: Path) -> None:
+        ended = {"digest": self.digest(), "steps": self.steps, "resumed_at": self.resumed_at}
+        (folder / "ended.json").write_text(json.dumps(ended))
 
     def digest(self) -> str:
         weights = hashlib.blake2b()
@@ -71,11 +76,9 @@ def by_torchrun(store: str, folder: Path, dies_at: int | None) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     torch.distributed.init_process_group("gloo", store=own, rank=rank, world_size=world)
     training, newest = Training(store), folder / "newest.pt"
-    is_first = torch.distributed.get_rank() == 0
-    resumed = newest.exists()
-    if resumed:
-        training.load(torch.load(newest, weights_only=False))
-    resumed_at = training.steps if resumed else None
+    is_first = rank == 0
+    if newest.exists():
+        training.load(newest)
 
     def save(training: Training) -> None:
         if is_first:
@@ -85,7 +88,7 @@ def by_torchrun(store: str, folder: Path, dies_at: int | None) -> None:
 
     training.run(save, dies_at, folder / "died")
     if is_first:
-        (folder / "ended.json").write_text(json.dumps({"digest": training.digest(), "steps": training.steps, "resumed_at": resumed_at}))
+        training.report(folder)
     torch.distributed.destroy_process_group()
 
 
@@ -97,11 +100,9 @@ def by_ray(how: dict) -> None:
 
     folder = Path(how["folder"])
     training, is_first = Training(how["store"]), ray.train.get_context().get_world_rank() == 0
-    resumed_at = None
     if checkpoint := ray.train.get_checkpoint():
         with checkpoint.as_directory() as directory:
-            training.load(torch.load(Path(directory) / "state.pt", weights_only=False))
-        resumed_at = training.steps
+            training.load(Path(directory) / "state.pt")
 
     def save(training: Training) -> None:
         with tempfile.TemporaryDirectory() as directory:
@@ -113,7 +114,7 @@ def by_ray(how: dict) -> None:
 
     training.run(save, how["dies_at"], folder / "died")
     if is_first:
-        (folder / "ended.json").write_text(json.dumps({"digest": training.digest(), "steps": training.steps, "resumed_at": resumed_at}))
+        training.report(folder)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ mod tests;
 use self::environment::Environment;
 use crate::loader::{RankError, WorldRank};
 
+/// Where the ranks of one machine meet by default.
+pub const LOCAL_MASTER: &str = "127.0.0.1:29500";
 /// The default port of [`Place::master`].
 const PORT: &str = "29500";
 /// Ports of the steps of Slurm begin here, and there are this many: below those that systems give to connections.
@@ -91,11 +93,11 @@ pub fn place(variable: impl Fn(&str) -> Option<String>) -> Result<Option<Place>,
     if let Some(place) = torchrun(&environment)? {
         return Ok(Some(place));
     }
-    let (of_mpi, of_step) = (
-        open_mpi(&environment)?.map_or_else(|| mpich(&environment), |it| Ok(Some(it)))?,
-        slurm(&environment)?,
-    );
-    Ok(match (of_mpi, of_step) {
+    let of_mpi = match open_mpi(&environment)? {
+        Some(place) => Some(place),
+        None => mpich(&environment)?,
+    };
+    Ok(match (of_mpi, slurm(&environment)?) {
         // `srun` sets the variables of MPI as well, to the same.
         (Some(mpi), Some(step)) if is_same(&mpi.rank, &step.rank) => Some(step),
         // `mpirun` starts a process on each machine by `srun`, which starts the ranks.
@@ -200,7 +202,7 @@ fn mpi(
         launcher,
         rank: WorldRank::new(rank, world_size, environment.number(local_rank)?)?,
         local_world_size,
-        master: environment.given_master().or_else(|| is_one_machine.then(|| format!("127.0.0.1:{PORT}"))),
+        master: environment.given_master().or_else(|| is_one_machine.then(|| LOCAL_MASTER.to_owned())),
     }))
 }
 

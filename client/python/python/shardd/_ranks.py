@@ -30,9 +30,9 @@ class Ranks:
     def find(
         cls, rank: int | None = None, world: int | None = None, replication: int | None = None, mesh: tuple[int, int] | None = None
     ) -> Ranks:
-        """The given values, else those of ``torch.distributed`` if it is initialised, else those of a worker of Ray Train, else those
-        in the environment of a launcher (torchrun, Slurm, MPI), else one process alone. ``replication`` consecutive ranks read the same; or those do
-        that have the same index in ``mesh``, the index along the data-parallel dimension and its size."""
+        """The given values, else those of ``torch.distributed`` if it is initialised, else those of a worker of Ray Train, else
+        those in the environment of a launcher (torchrun, Slurm, MPI), else one process alone. ``replication`` consecutive ranks
+        read the same; or those do that have the same index in ``mesh``, the index along the data-parallel dimension and its size."""
         if (rank is None) != (world is None):
             raise ValueError("give both rank and world_size, or neither")
         for name, value in (("rank", rank), ("world_size", world), ("replication", replication)):

@@ -19,6 +19,7 @@ use shardd_trainer::compress::Compression;
 use shardd_trainer::data::{Attention, InputOptions};
 use shardd_trainer::device::{DeviceError, DeviceName, Precision};
 use shardd_trainer::dtype::ReduceDtype;
+use shardd_trainer::launch_env::variable;
 use shardd_trainer::models::{GptSize, ModelKind, ModelOptions, Norm};
 use shardd_trainer::nn::Lora;
 use shardd_trainer::optim::{LrDecay, Optimizer, ReduceOnPlateau, Scaling};
@@ -83,8 +84,8 @@ pub(crate) struct Args {
     #[arg(help_heading = RANKS, long, value_name = "V")]
     pub(crate) virtual_ranks: Option<u32>,
 
-    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else the first host of a Slurm step; else
-    /// published through the nodes, or 127.0.0.1:29500 with a store]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes; with a store
+    /// on the first host of a Slurm step, or 127.0.0.1:29500]
     #[arg(help_heading = RANKS, long, value_name = "HOST:PORT")]
     pub(crate) master: Option<String>,
 
@@ -541,13 +542,30 @@ fn local_rank() -> Result<Option<u32>, String> {
     }
 }
 
-/// The place in the launch, by the environment.
-pub(crate) fn launch_place() -> Result<Option<Place>, UsageError> {
+fn launch_place() -> Result<Option<Place>, UsageError> {
     launcher::place(variable).map_err(|error| UsageError(error.to_string()))
 }
 
-pub(crate) fn variable(name: &str) -> Option<String> {
-    std::env::var(name).ok().filter(|value| !value.is_empty())
+/// A rank among all: by the command line, and for what it leaves open by the environment.
+pub(crate) struct Seat {
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    pub(crate) place: Option<Place>,
+}
+
+impl Seat {
+    pub(crate) fn of(rank: Option<u32>, world: Option<u32>) -> Result<Seat, UsageError> {
+        let place = match launch_place() {
+            Err(error) if rank.is_none() && world.is_none() => return Err(error),
+            // A flag may be the half that the environment lacks.
+            place => place.ok().flatten(),
+        };
+        let found = place.as_ref().map(|place| place.rank);
+        let half = |name| variable(name).and_then(|value| value.trim().parse().ok());
+        let rank = rank.or(found.map(|found| found.rank)).or_else(|| half("RANK"));
+        let world = world.or(found.map(|found| found.world_size)).or_else(|| half("WORLD_SIZE"));
+        Ok(Seat { rank: rank.unwrap_or(0), world: world.unwrap_or(1), place })
+    }
 }
 
 fn all_reduce(text: &str) -> Result<AllReduceName, String> {
@@ -798,20 +816,8 @@ impl Args {
     /// Takes from the place in the launch what the command line leaves open.
     pub(crate) fn take_place(&mut self, matches: &ArgMatches) -> Result<(), UsageError> {
         let is_given = |name| matches.value_source(name) == Some(ValueSource::CommandLine);
-        let (has_rank, has_world) = (is_given("rank"), is_given("world"));
-        self.place = match launch_place() {
-            Err(error) if !has_rank && !has_world => return Err(error),
-            // A flag may be the half that the environment lacks.
-            place => place.ok().flatten(),
-        };
-        let place = self.place.as_ref().map(|place| place.rank);
-        let half = |name| variable(name).and_then(|value| value.trim().parse().ok());
-        if !has_rank {
-            self.rank = place.map(|place| place.rank).or_else(|| half("RANK")).unwrap_or(0);
-        }
-        if !has_world {
-            self.world = place.map(|place| place.world_size).or_else(|| half("WORLD_SIZE")).unwrap_or(1);
-        }
+        let seat = Seat::of(is_given("rank").then_some(self.rank), is_given("world").then_some(self.world))?;
+        (self.rank, self.world, self.place) = (seat.rank, seat.world, seat.place);
         Ok(())
     }
 
@@ -826,7 +832,7 @@ impl Args {
                 "MPI does not name the host of rank 0: give --master HOST:PORT, or set MASTER_ADDR"
                     .to_owned(),
             )),
-            _ => Ok("127.0.0.1:29500".to_owned()),
+            _ => Ok(launcher::LOCAL_MASTER.to_owned()),
         }
     }
 

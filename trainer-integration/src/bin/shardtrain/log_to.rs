@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use shardd_api::protocol::RunId;
 use shardd_client::launcher;
 use shardd_trainer::elastic::SOCKET;
+use shardd_trainer::launch_env::variable;
 use shardd_trainer::train::Progress;
 use shardfmt::PlanId;
 use thiserror::Error;
@@ -193,7 +194,7 @@ impl Curves {
 
 /// Whether a launcher or a queue has started the ranks of a training again.
 pub(crate) fn is_restart() -> bool {
-    launcher::restarts(|name| std::env::var(name).ok()) > 0
+    launcher::restarts(variable) > 0
 }
 
 fn open(to: &LogTo, run: &Run, facts: &Facts, restarts: bool) -> Result<Box<dyn RunLogger>, LogError> {

@@ -9,7 +9,7 @@ use shardd_api::protocol::RunId;
 use shardd_store::record::compare;
 use shardd_trainer::checkpoint::Resume;
 
-use crate::args::{Args, OnBad, UsageError, launch_place};
+use crate::args::{Args, OnBad, Seat, UsageError};
 use crate::expected::{Expected, LossesWanted};
 use crate::session::train;
 use crate::tls::TlsArgs;
@@ -42,8 +42,8 @@ pub(crate) struct Rerun {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     world: Option<u32>,
 
-    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else the first host of a Slurm step; else
-    /// published through the nodes, or 127.0.0.1:29500 with a store]
+    /// Rendezvous address, where rank 0 listens [default: $MASTER_ADDR:$MASTER_PORT; else published through the nodes; with a store
+    /// on the first host of a Slurm step, or 127.0.0.1:29500]
     #[arg(long, value_name = "HOST:PORT")]
     master: Option<String>,
 
@@ -117,18 +117,15 @@ pub(crate) struct Bisect {
 }
 
 impl Rerun {
-    /// The rank of this process: the given one, else that of its launch.
+    /// The rank of this process, for messages; 0 if its environment has none.
     pub(crate) fn rank(&self) -> u32 {
-        let in_launch = || Some(launch_place().ok()??.rank.rank);
-        self.rank.or_else(in_launch).unwrap_or(0)
+        Seat::of(self.rank, self.world).map_or(0, |seat| seat.rank)
     }
 }
 
 /// Trains again: 0 if all is the same.
 pub(crate) fn rerun(rerun: &Rerun, said: &Args) -> Result<u8, Failure> {
-    let place = launch_place()?;
-    let rank = rerun.rank();
-    let world = rerun.world.or(place.as_ref().map(|place| place.rank.world_size)).unwrap_or(1);
+    let Seat { rank, world, place } = Seat::of(rerun.rank, rerun.world)?;
     let mut expected = Expected::open(&rerun.record, &rerun.id, &rerun.run, said)?;
     if let Some(step) = rerun.sample_losses {
         if world > 1 {

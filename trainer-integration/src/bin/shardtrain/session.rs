@@ -86,7 +86,7 @@ pub(crate) fn train(args: &Args, expected: Option<&Expected>) -> Result<Ended, F
 struct Session<'a> {
     began: SystemTime,
     expected: Option<&'a Expected>,
-    dataset: Option<String>,
+    data: Data,
     plan_id: PlanId,
     plan: Plan,
     manifest: Manifest,
@@ -194,17 +194,17 @@ impl<'a> Session<'a> {
         let init = args.init.as_deref().map(first_weights).transpose()?;
         let checkpoints =
             args.checkpoints.as_deref().map(|place| open_checkpoints(place, args)).transpose()?;
-        let dataset = dataset_of(&*catalog, args, plan_id);
+        let data = data(dataset_of(&*catalog, args, plan_id), &plan, &manifest);
         let recording = match expected {
             Some(expected) => Some(expected.recording()),
-            None => recording(args, checkpoints.as_ref(), data(dataset.clone(), &plan, &manifest))?,
+            None => recording(args, checkpoints.as_ref(), data.clone())?,
         };
         let test = open_test(catalog, args, &manifest)?;
         let tracer = if args.trace.is_some() { Tracer::on() } else { Tracer::off() };
         Ok(Session {
             began,
             expected,
-            dataset,
+            data,
             plan_id,
             plan,
             manifest,
@@ -224,8 +224,7 @@ impl<'a> Session<'a> {
         if args.rank > 0 || args.log_to.is_empty() {
             return Ok(());
         }
-        let Data { dataset, version, plan, q, seed, samples } =
-            data(self.dataset.clone(), &self.plan, &self.manifest);
+        let Data { dataset, version, plan, q, seed, samples } = self.data.clone();
         let facts = json!({
             "run": args.run, "version": version, "plan": plan, "q": q, "plan_seed": seed, "samples": samples,
         });
@@ -485,12 +484,13 @@ fn data(dataset: Option<String>, plan: &Plan, manifest: &Manifest) -> Data {
     }
 }
 
-/// The dataset to train on: as the user named it, else the one of the plan. A record needs no name to be a record.
+/// The dataset to train on: as the user named it, else for records and logs the one of the plan. They need no name.
 fn dataset_of(catalog: &dyn Catalog, args: &Args, plan: PlanId) -> Option<String> {
     if let Some(dataset) = &args.dataset {
         return Some(dataset.to_string());
     }
-    let plans = catalog.plans().ok()?;
+    let is_noted = args.record.is_some() || !args.log_to.is_empty();
+    let plans = is_noted.then(|| catalog.plans())?.ok()?;
     plans.into_iter().find(|info| info.id == plan).map(|info| info.dataset.to_string())
 }
 

@@ -22,13 +22,13 @@ use rustix::process::{Pid, Signal, kill_process};
 use shardd_client::launcher;
 use shardd_trainer::checkpoint::Resume;
 use shardd_trainer::collective::tcp::MOST_LOCAL_RANKS;
-use shardd_trainer::launch_env::LAUNCHER;
+use shardd_trainer::launch_env::{LAUNCHER, variable};
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use crate::args::{Args, UsageError, variable};
+use crate::args::{Args, UsageError};
 use crate::log_to::RESTARTS;
 use machines::{Machines, Share};
 use restart_policy::{End, Rules, Verdict};
