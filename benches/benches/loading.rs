@@ -103,7 +103,7 @@ fn plan_over(dir: &std::path::Path, samples: usize) -> PlanDocument {
         store.put_shard(&shard).expect("disk space");
         shard.entry.clone()
     });
-    let manifest = Manifest::new(Arc::clone(&schema), shards.collect(), serde_json::json!({}), vec![]);
+    let manifest = Manifest::new(Arc::clone(&schema), shards.collect(), serde_json::json!({}));
     let note = CommitNote::of(Operation::INGEST);
     store.commit(&"images".parse().expect("a name"), None, &manifest, &note).expect("disk space");
     let shape = Shape {

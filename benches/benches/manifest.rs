@@ -56,7 +56,6 @@ fn main() {
             black_box(file.find_sample(123_456_789).expect("a sample"));
         });
         ask("a plan of its 512 million samples", &|| drop(black_box(plan(&file))));
-        ask("the digest of each of 1000 inputs", &|| drop(black_box(file.inputs().expect("inputs"))));
     }
 
     let (whole, took) = timed(|| std::fs::read(&local.file).expect("it is there"));

@@ -28,7 +28,7 @@ fn main() {
         "{:<58} {:>10} {:>10} {:>10}",
         "10^8 samples, from opening to the first step, ms", "open", "first", "both"
     );
-    let manifest = Manifest::new(schema(), vec![entry; SHARDS], serde_json::json!({}), vec![]);
+    let manifest = Manifest::new(schema(), vec![entry; SHARDS], serde_json::json!({}));
     let note = CommitNote::of(Operation::INGEST);
     store.commit(&"rows".parse().expect("a name"), None, &manifest, &note).expect("disk space");
     let version = manifest.id();

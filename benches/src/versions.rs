@@ -5,7 +5,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema};
 use shardfmt::row::DigestSum;
 use shardfmt::statistics::{ColumnStatistics, Quantiles, Spread, Statistics};
-use shardfmt::{Digest, InputDigest, Manifest, NodeHash, ShardEntry, ShardId};
+use shardfmt::{Digest, Manifest, NodeHash, ShardEntry, ShardId};
 
 const ROWS: u32 = 512;
 
@@ -44,11 +44,6 @@ pub fn images(shards: u64) -> Manifest {
             }),
         }
     };
-    let input = |number: u32| InputDigest {
-        name: format!("train-{number:05}.tar"),
-        bytes: 1 << 30,
-        digest: Digest::of(&number.to_le_bytes()),
-    };
     let config = serde_json::json!({ "mix": "random", "seed": 0 });
-    Manifest::new(schema, (0..shards).map(shard).collect(), config, (0..1000).map(input).collect())
+    Manifest::new(schema, (0..shards).map(shard).collect(), config)
 }

@@ -14,7 +14,7 @@ fn numbers() -> Result<(tempfile::TempDir, shardd_client::PlanDocument), Box<dyn
     let directory = tempfile::tempdir()?;
     let catalog = LocalCatalog::open(directory.path())?;
     catalog.put_shard(&shard)?;
-    let manifest = Manifest::new(rows.schema(), vec![shard.entry], serde_json::json!({}), vec![]);
+    let manifest = Manifest::new(rows.schema(), vec![shard.entry], serde_json::json!({}));
     let note = shardd_store::catalog::CommitNote::of(shardfmt::Operation::INGEST);
     let dataset = catalog.commit(&"numbers".parse()?, None, &manifest, &note)?;
 

@@ -14,7 +14,9 @@ use crate::digest::{CommitId, Digest, VersionId, from_text};
 use crate::name::DatasetName;
 
 /// The format this release writes.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
+/// The format of commits without a provenance, and of those of datasets that are older than commits.
+pub const FORMAT_1: u32 = 1;
 
 /// The longest message, in bytes.
 const LONGEST_MESSAGE: usize = 4096;
@@ -33,6 +35,7 @@ const LONGEST_OPERATION: usize = 32;
 ///     format: shardfmt::commit::FORMAT,
 ///     dataset: "digits".parse()?,
 ///     version: VersionId::of(b"a manifest"),
+///     provenance: None,
 ///     parent: None,
 ///     number: 1,
 ///     time: 1_700_000_000,
@@ -49,12 +52,15 @@ const LONGEST_OPERATION: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Commit {
-    /// 1, of `docs/VERSIONS.md`.
+    /// 1 or 2, of `docs/VERSIONS.md`.
     pub format: u32,
     /// The dataset whose step it is.
     pub dataset: DatasetName,
     /// The resulting version.
     pub version: VersionId,
+    /// The digest of the version's provenance, if that was known. Since format 2.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub provenance: Option<Digest>,
     /// The commit before; `None` for the first.
     pub parent: Option<CommitId>,
     /// How many commits there are up to this one: 1 for the first, one more than its parent for any other.
@@ -90,10 +96,16 @@ impl Commit {
             return Err(CommitError::TooNew { found: header.format, supported: FORMAT });
         }
         let commit: Self = serde_json::from_slice(bytes).map_err(malformed)?;
-        if commit.format != FORMAT {
-            return Err(CommitError::Malformed {
-                reason: format!("format {} was never written", commit.format),
-            });
+        match (commit.format, commit.provenance) {
+            (FORMAT_1, None) | (FORMAT, _) => {}
+            (FORMAT_1, Some(_)) => {
+                let reason = "format 1 has no provenance".to_owned();
+                return Err(CommitError::Malformed { reason });
+            }
+            (format, _) => {
+                let reason = format!("format {format} was never written");
+                return Err(CommitError::Malformed { reason });
+            }
         }
         if commit.number == 0 || (commit.number == 1) != commit.parent.is_none() {
             let parent = if commit.parent.is_some() { "a" } else { "no" };
@@ -120,7 +132,7 @@ impl Commit {
 /// use shardfmt::{Commit, CommitError};
 ///
 /// let newer = Commit::from_bytes(br#"{"format": 99}"#);
-/// assert_eq!(newer, Err(CommitError::TooNew { found: 99, supported: 1 }));
+/// assert_eq!(newer, Err(CommitError::TooNew { found: 99, supported: 2 }));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
@@ -278,6 +290,7 @@ mod tests {
             format: FORMAT,
             dataset: "digits".parse().expect("a name"),
             version: VersionId::of(b"manifest"),
+            provenance: None,
             parent: None,
             number: 1,
             time: 1_790_000_000,
@@ -297,12 +310,24 @@ mod tests {
             r#""time":1790000000,"operation":"ingest","message":"as \"published\"","#,
             r#""samples":1437,"bytes":98765,"shards":7}"#
         );
-        let commit = first();
+        let commit = Commit { format: FORMAT_1, ..first() };
         assert_eq!(String::from_utf8(commit.to_bytes()).expect("JSON is text"), expected);
         assert_eq!(
             commit.id().object_key(),
             "commits/f97b291a32ba41e461036f58e8947be3af2e96a53a7f27c31d8d7b143ab12d30.json"
         );
+    }
+
+    #[test]
+    fn the_provenance_follows_the_version() {
+        let commit = Commit { provenance: Some(Digest::of(b"provenance")), ..first() };
+        let text = String::from_utf8(commit.to_bytes()).expect("JSON is text");
+        let provenance = Digest::of(b"provenance");
+        assert!(text.contains(&format!(r#"","provenance":"{provenance}","parent":null,"#)), "{text}");
+        assert!(text.starts_with(r#"{"format":2,"#), "{text}");
+        let earlier = Commit { format: FORMAT_1, ..commit };
+        let error = Commit::from_bytes(&earlier.to_bytes()).expect_err("format 1 had none").to_string();
+        assert!(error.contains("format 1 has no provenance"), "{error}");
     }
 
     #[test]
@@ -317,8 +342,8 @@ mod tests {
 
     #[test]
     fn later_formats_are_told_from_damage() {
-        let error = Commit::from_bytes(br#"{"format":2,"mood":"sunny"}"#).expect_err("a later format");
-        assert_eq!(error, CommitError::TooNew { found: 2, supported: 1 });
+        let error = Commit::from_bytes(br#"{"format":3,"mood":"sunny"}"#).expect_err("a later format");
+        assert_eq!(error, CommitError::TooNew { found: 3, supported: 2 });
         for junk in ["", "{}", "[1]", r#"{"format":0}"#, r#"{"format":1,"dataset":"digits"}"#] {
             let error = Commit::from_bytes(junk.as_bytes()).expect_err("no commit");
             assert!(matches!(error, CommitError::Malformed { .. }), "{junk}");
@@ -340,10 +365,11 @@ mod tests {
     proptest! {
         #[test]
         fn commits_come_back_as_they_were(
-            version: [u8; 32], parent: [u8; 32], number in 1u64.., time: u64, message in "[^\\x00-\\x1f\\x7f-\\x9f]{0,40}",
+            version: [u8; 32], provenance: Option<[u8; 32]>, parent: [u8; 32], number in 1u64.., time: u64, message in "[^\\x00-\\x1f\\x7f-\\x9f]{0,40}",
         ) {
             let commit = Commit {
                 version: VersionId(Digest(version)),
+                provenance: provenance.map(Digest),
                 parent: (number > 1).then_some(CommitId(Digest(parent))),
                 number,
                 time,

@@ -1,4 +1,4 @@
-//! Released files stay readable: the files of format 1 in `testdata/`, byte for byte.
+//! Released files stay readable: the files in `testdata/`, byte for byte. Shards and sidecars have format 1, manifests 2.
 //!
 //! When one of these tests fails, the format has changed and every id of every existing dataset with it. A change that
 //! is meant gets a new format number and its own files; these stay. `testdata/check_golden.py` reads the same files
@@ -14,19 +14,20 @@ use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Schema, TimeUnit};
 
 use crate::grain::{Grain, GrainKey};
-use crate::manifest::{
-    CLASSES_KEY, InputDigest, LocalManifest, Manifest, ManifestFile, ShardEntry, Skipped, tree_of,
-};
+use crate::manifest::{CLASSES_KEY, LocalManifest, Manifest, ManifestFile, ShardEntry, tree_of};
 use crate::shard::{FinishedShard, Shard, ShardWriter, Sidecar};
 use crate::statistics::Spread;
-use crate::{Digest, ShardId, VersionId};
+use crate::{ShardId, VersionId};
 
 const SHARD: &str = "bb7fba1542a8d38349eb34ace55ad0addb929870aa476b45e1979e7031a0e121";
 const LZ4_SHARD: &str = "b1c38084d40604aef2510ace5494e4bbc351789060c88098c423feceadffc4fa";
 const ZSTD_SHARD: &str = "02e74d816e8fad15239e3730c9f70b9b9c8e9186ce96c0446a8ae7bdf73d8e81";
-const VERSION: &str = "8c47a4f61d25e5fff79cc498562f0a6aec1a67790b32c1584b8a794fd8c1fa82";
+const VERSION: &str = "96c3ef6c829fa38204e780b79207a6031cca8fc9d56ce7799f3bb34c58cd6a3e";
 /// A version whose manifest has statistics, an index, and a text long enough to lie apart.
-const INDEXED: &str = "b5cef59d0ed441477cc55145baaa03ab78b2d3a611f1a05bfb02159029b1f9ee";
+const INDEXED: &str = "d152107acb86fc4a89b376b803b97eb3d2cce20248f848bff9e6d0a7376cc6bf";
+/// The same of format 1, which listed the inputs, and some that were skipped.
+const VERSION_1: &str = "8c47a4f61d25e5fff79cc498562f0a6aec1a67790b32c1584b8a794fd8c1fa82";
+const INDEXED_1: &str = "b5cef59d0ed441477cc55145baaa03ab78b2d3a611f1a05bfb02159029b1f9ee";
 const ROWS: usize = 21;
 
 /// The shard of the golden rows in each compression: its files are `<name>.arrow` and `<name>.rows`.
@@ -83,7 +84,7 @@ fn compressors_write_what_they_wrote() {
 fn manifests_are_written_as_ever() {
     let manifest = golden_manifest();
     assert_eq!(manifest.id().to_string(), VERSION);
-    assert_same("golden.manifest.arrow", &manifest.encode());
+    assert_same("golden.manifest2.arrow", &manifest.encode());
 }
 
 #[test]
@@ -105,8 +106,22 @@ fn shards_of_format_1_are_read() {
 #[test]
 fn manifests_of_format_1_are_read() {
     let bytes = read("golden.manifest.arrow");
-    assert_eq!(VersionId::of(&bytes).to_string(), VERSION);
+    assert_eq!(VersionId::of(&bytes).to_string(), VERSION_1);
     let manifest = Manifest::decode(&bytes).expect("a manifest of format 1");
+    assert_eq!(manifest, golden_manifest());
+
+    let bytes = read("golden.indexed.arrow");
+    let manifest = Manifest::decode(&bytes).expect("a manifest of format 1");
+    assert_eq!(manifest.shards, indexed_shards());
+    let local =
+        LocalManifest { file: testdata("golden.indexed.arrow"), tree: testdata("golden.indexed.tree") };
+    let file = ManifestFile::open(INDEXED_1.parse().expect("a digest"), local).expect("its tree leads to it");
+    assert_eq!(file.entry(2).expect("it has three"), indexed_shards()[2]);
+}
+
+#[test]
+fn manifests_are_read() {
+    let manifest = Manifest::decode(&read("golden.manifest2.arrow")).expect("a manifest of format 2");
     assert_eq!(manifest, golden_manifest());
 }
 
@@ -115,20 +130,20 @@ fn manifests_with_statistics_are_written_as_ever() {
     let manifest = indexed_manifest();
     assert_eq!(manifest.id().to_string(), INDEXED);
     let bytes = manifest.encode();
-    assert_same("golden.indexed.arrow", &bytes);
-    assert_same("golden.indexed.tree", &tree_of(&bytes).expect("it is long"));
+    assert_same("golden.indexed2.arrow", &bytes);
+    assert_same("golden.indexed2.tree", &tree_of(&bytes).expect("it is long"));
 }
 
 #[test]
 fn manifests_with_statistics_are_read() {
-    let bytes = read("golden.indexed.arrow");
-    assert_eq!(Manifest::decode(&bytes).expect("a manifest of format 1"), indexed_manifest());
+    let bytes = read("golden.indexed2.arrow");
+    assert_eq!(Manifest::decode(&bytes).expect("a manifest of format 2"), indexed_manifest());
     let local =
-        LocalManifest { file: testdata("golden.indexed.arrow"), tree: testdata("golden.indexed.tree") };
-    let file = ManifestFile::open(INDEXED.parse().expect("a digest"), local).expect("a manifest of format 1");
+        LocalManifest { file: testdata("golden.indexed2.arrow"), tree: testdata("golden.indexed2.tree") };
+    let file = ManifestFile::open(INDEXED.parse().expect("a digest"), local).expect("a manifest of format 2");
     assert_eq!(file.entry(2).expect("it has three"), indexed_manifest().shards[2]);
     assert_eq!(file.find_sample(45).expect("it has 63"), Some((2, 3)));
-    assert_eq!(file.skipped().expect("a list").first, indexed_manifest().skipped);
+    assert_eq!(file.labels().expect("labels"), indexed_manifest().labels());
 }
 
 #[test]
@@ -159,9 +174,9 @@ fn write_golden_files() {
     let [(_, _, shard), ..] = shards;
     let read = Shard::from_bytes(shard.bytes).expect("own shard");
     write("golden.grain", &read.grain(&shard.sidecar.rows, 4, 2).expect("small rows"));
-    write("golden.manifest.arrow", &golden_manifest().encode());
-    write("golden.indexed.arrow", &indexed_manifest().encode());
-    write("golden.indexed.tree", &tree_of(&indexed_manifest().encode()).expect("it is long"));
+    write("golden.manifest2.arrow", &golden_manifest().encode());
+    write("golden.indexed2.arrow", &indexed_manifest().encode());
+    write("golden.indexed2.tree", &tree_of(&indexed_manifest().encode()).expect("it is long"));
     println!("version {}, indexed {}", golden_manifest().id(), indexed_manifest().id());
 }
 
@@ -176,12 +191,18 @@ fn golden_manifest() -> Manifest {
         other
     };
     let config = serde_json::json!({ "mix": "random", "seed": 7, "a": { "z": null, "b": [true, "é"] } });
-    let digest = Digest::of(b"\x00\x01\x02\x03");
-    let inputs = vec![InputDigest { name: "golden.parquet".into(), bytes: 4, digest }];
-    Manifest::new(golden_rows().schema(), vec![shard.entry, other], config, inputs)
+    Manifest::new(golden_rows().schema(), vec![shard.entry, other], config)
 }
 
 fn indexed_manifest() -> Manifest {
+    let mut shards = indexed_shards();
+    // As many as lie outside of the metadata.
+    let many = (0..4096).map(|class| (format!("class {class:040}").into(), 1));
+    shards[1].labels = Some(many.collect());
+    Manifest { shards, ..golden_manifest() }
+}
+
+fn indexed_shards() -> Vec<ShardEntry> {
     let [(_, _, FinishedShard { entry, .. }), ..] = golden_shards();
     let another = |of: &[u8]| ShardEntry { id: ShardId::of(of), ..entry.clone() };
     let mut shards = vec![entry.clone(), another(b"another"), another(b"a third")];
@@ -189,10 +210,7 @@ fn indexed_manifest() -> Manifest {
     statistics.row_bytes.max = u32::MAX;
     let extreme = Spread { min: f64::MIN, max: 1.5e22, mean: 1e-7, variance: f64::MAX };
     statistics.columns[0].spread = Some(extreme);
-    let skipped =
-        [("golden.parquet, row 7", "it is cut off"), ("a.png", &"too long a story, ".repeat(20_000))];
-    let skipped = skipped.map(|(name, reason)| Skipped { name: name.into(), reason: reason.into() });
-    Manifest { shards, skipped: skipped.into(), skipped_count: 5, ..golden_manifest() }
+    shards
 }
 
 /// Rows with something of everything: what images, tensors, tokens and tables are made of, and nulls in all of them.

@@ -55,7 +55,7 @@ impl Set {
             runtime.block_on(origin.put_shard(&shard))?;
             shards.push(shard.entry);
         }
-        let manifest = Manifest::new(schema, shards, serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(schema, shards, serde_json::json!({}));
         let version = runtime.block_on(origin.put_manifest(&manifest))?;
         let shape = Shape {
             shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),

@@ -362,7 +362,7 @@ mod tests {
             writer.push(&batch).unwrap();
             writer.finish().unwrap().entry
         });
-        let manifest = Manifest::new(schema.clone(), entries.collect(), serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(schema.clone(), entries.collect(), serde_json::json!({}));
         let bytes = manifest.encode();
         let version = shardfmt::VersionId::of(&bytes);
         let shard_rows: Vec<u32> = manifest.shards.iter().map(|shard| shard.rows).collect();

@@ -92,7 +92,7 @@ impl ToSchema for Share {
 /// One step in the history of a dataset.
 #[derive(Debug, ToSchema)]
 pub struct Commit {
-    /// 1, of `docs/VERSIONS.md`.
+    /// 1 or 2, of `docs/VERSIONS.md`.
     pub format: u32,
     /// The dataset whose step it is.
     #[cfg_attr(feature = "openapi", schema(value_type = DatasetName))]
@@ -100,6 +100,9 @@ pub struct Commit {
     /// The resulting version.
     #[cfg_attr(feature = "openapi", schema(value_type = Digest))]
     pub version: String,
+    /// The digest of the version's provenance, if that was known.
+    #[cfg_attr(feature = "openapi", schema(value_type = Option<Digest>, nullable = false))]
+    pub provenance: Option<String>,
     /// The commit before; null for the first.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Digest>))]
     pub parent: Option<String>,
@@ -241,7 +244,7 @@ mod tests {
     #[test]
     fn documents_have_the_members_that_are_described() {
         let id = VersionId::of(b"v");
-        let commit = json!({ "format": 1, "dataset": "d", "version": id, "parent": null, "number": 1, "time": 0,
+        let commit = json!({ "format": 2, "dataset": "d", "version": id, "provenance": id, "parent": null, "number": 1, "time": 0,
             "operation": "ingest", "message": "", "samples": 0, "bytes": 0, "shards": 0 });
         let real = shardfmt::Commit::from_bytes(commit.to_string().as_bytes()).expect("a commit");
         assert_eq!(members(&serde_json::to_value(real).expect("plain")), described::<Commit>());

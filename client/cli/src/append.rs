@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::json;
 use shardd_ingest::version::{AppendError, Base, append, appending, made_of, open_to_append, refuse_file};
-use shardd_ingest::{Resources, Source};
+use shardd_ingest::{Ingested, Resources, Source};
 use shardd_store::catalog::{Catalog, CatalogStore, CommitNote};
 use shardd_store::connect::{Connect, find_version};
 use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
@@ -63,7 +63,9 @@ pub(crate) struct Append {
 /// A version made of another by appending.
 struct Grown {
     before: (VersionId, Manifest),
-    after: Manifest,
+    after: Ingested,
+    /// What could not be read of the appended input.
+    skipped: u64,
 }
 
 impl Append {
@@ -86,8 +88,10 @@ impl Append {
             }
             Err(error) => return Err(error.into()),
         };
-        let Grown { before: (before, manifest), after: appended } = grown;
-        let note = CommitNote { operation: Operation::APPEND, message: self.message };
+        let Grown { before: (before, manifest), after: Ingested { manifest: appended, provenance }, skipped } =
+            grown;
+        let provenance = Some(provenance);
+        let note = CommitNote { operation: Operation::APPEND, message: self.message, provenance };
         let after = catalog.commit(&self.name, Some(before), &appended, &note)?;
         let samples = after.samples - manifest.sample_count();
         let shards = after.shards - manifest.shards.len() as u64;
@@ -101,7 +105,7 @@ impl Append {
                 "shards": after.shards,
                 "added_samples": samples,
                 "added_shards": shards,
-                "skipped": appended.skipped_count - manifest.skipped_count,
+                "skipped": skipped,
                 "seconds": started.elapsed().as_secs_f64(),
             }));
         } else {
@@ -129,7 +133,8 @@ impl Append {
         json: bool,
     ) -> Result<Result<Grown, AppendError>, Failure> {
         let manifest = catalog.manifest(before)?;
-        let base = Base { id: before, manifest: &manifest };
+        let provenance = catalog.provenance(before)?;
+        let base = Base { id: before, manifest: &manifest, provenance: provenance.as_ref() };
         if !self.again {
             let mut paths = self.paths.iter();
             if let Err(known) = paths.try_for_each(|path| refuse_file(base, path, self.under.as_deref())) {
@@ -166,7 +171,11 @@ impl Append {
         let appended =
             append(base, source, config, self.again, resources, &CatalogStore(catalog), &*progress);
         progress.finish();
-        Ok(appended.map(|after| Grown { before: (before, manifest), after }))
+        let known = provenance.as_ref().map_or(0, |provenance| provenance.skipped.count);
+        Ok(appended.map(|after| {
+            let skipped = after.provenance.skipped.count.saturating_sub(known);
+            Grown { before: (before, manifest), after, skipped }
+        }))
     }
 
     /// The base of the present version, if this very append made it: a command that was killed after its
@@ -180,7 +189,7 @@ impl Append {
     ) -> Result<Option<Grown>, Failure> {
         let Some(before) = made_of(&catalog.manifest(present)?) else { return Ok(None) };
         match self.grow(catalog, before, resources, json) {
-            Ok(Ok(grown)) => Ok(Some(grown).filter(|grown| grown.after.id() == present)),
+            Ok(Ok(grown)) => Ok(Some(grown).filter(|grown| grown.after.manifest.id() == present)),
             // It was made otherwise: that the input is known already is what there is to say.
             Ok(Err(_)) | Err(_) => Ok(None),
         }

@@ -173,7 +173,8 @@ impl Derive {
         let catalog = connect.catalog()?;
         let before = find_version(&*catalog, &self.source)?;
         let manifest = catalog.manifest(before.version)?;
-        let base = Base { id: before.version, manifest: &manifest };
+        let provenance = catalog.provenance(before.version)?;
+        let base = Base { id: before.version, manifest: &manifest, provenance: provenance.as_ref() };
         let progress = WorkProgress::new(json, "deriving", before.samples);
         let threads = self.threads.map_or_else(processors, usize::from);
         let shelf = CatalogStore(&*catalog);
@@ -184,7 +185,11 @@ impl Derive {
             DeriveError::Version(error) => error.into(),
             error => Failure::failed(first_line(&error)),
         })?;
-        let note = CommitNote { operation: Operation::DERIVE, message: self.message };
+        let note = CommitNote {
+            operation: Operation::DERIVE,
+            message: self.message,
+            provenance: derived.provenance,
+        };
         let after = catalog.commit(&self.name, expected, &derived.manifest, &note)?;
         let steps: Vec<_> = rules.iter().zip(&derived.left).collect();
         if json {

@@ -82,10 +82,11 @@ fn compare(
     after: &Manifest,
     json: bool,
 ) -> Result<Found, Failure> {
+    let (old, new) = (catalog.provenance(these.version)?, catalog.provenance(those.version)?);
     let progress = WorkProgress::new(json, "comparing", before.sample_count() + after.sample_count());
     let found = diff(
-        Base { id: these.version, manifest: before },
-        Base { id: those.version, manifest: after },
+        Base { id: these.version, manifest: before, provenance: old.as_ref() },
+        Base { id: those.version, manifest: after, provenance: new.as_ref() },
         &CatalogStore(catalog),
         &progress,
     );
@@ -106,7 +107,7 @@ fn describe(found: &Found) -> String {
         (false, _) => "-",
     };
     let mut page = facts(&[
-        ("inputs", counted(&found.inputs)),
+        ("inputs", found.inputs.as_ref().map_or_else(|| "not known".to_owned(), counted)),
         ("shards", counted(&found.shards)),
         ("samples", counted(&found.samples)),
         ("order", order.to_owned()),

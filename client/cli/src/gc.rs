@@ -97,6 +97,7 @@ fn describe(report: &GcReport) -> String {
             ("sidecars", report.sidecars),
             ("manifests", report.manifests),
             ("trees", report.trees),
+            ("provenances", report.provenances),
             ("commits", report.commits),
             ("plans", report.plans),
             ("unfinished uploads", report.leftovers),

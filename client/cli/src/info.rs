@@ -7,9 +7,9 @@ use clap::Args;
 use serde_json::json;
 use shardd_store::catalog::DatasetInfo;
 use shardd_store::connect::{Connect, only_dataset};
-use shardfmt::manifest::{Labels, SkippedList};
+use shardfmt::manifest::Labels;
 use shardfmt::statistics::{ColumnStatistics, Measure, Quantiles, Spread};
-use shardfmt::{ByteSize, DatasetRef, ManifestError, ManifestFile, ShardEntry};
+use shardfmt::{ByteSize, DatasetRef, ManifestError, ManifestFile, Provenance, ShardEntry, SkippedList};
 
 use crate::failure::Failure;
 use crate::human::{count, date, duration, number, percent};
@@ -39,9 +39,10 @@ impl Info {
         let catalog = connect.catalog()?;
         let dataset = only_dataset(&*catalog, self.dataset.as_ref(), "info")?;
         let manifest = catalog.open_manifest(dataset.version)?;
+        let provenance = catalog.provenance(dataset.version)?;
         let entries = if self.shards { Some(manifest.entries(0..manifest.totals().shards)?) } else { None };
         if json {
-            output::json(&as_json(&dataset, &manifest, entries.as_deref())?);
+            output::json(&as_json(&dataset, &manifest, provenance.as_ref(), entries.as_deref())?);
             return Ok(());
         }
         let totals = manifest.totals();
@@ -50,22 +51,27 @@ impl Info {
             ("version", dataset.version.to_string()),
             ("samples", count(totals.samples)),
             ("shards", format!("{} of {} in all", count(totals.shards), ByteSize(totals.bytes))),
-            ("inputs", count(totals.inputs)),
         ];
-        if totals.skipped > 0 {
-            known.push(("skipped", count(totals.skipped)));
+        if let Some(Provenance { inputs, skipped, .. }) = &provenance {
+            known.push(("inputs", count(inputs.len() as u64)));
+            if skipped.count > 0 {
+                known.push(("skipped", count(skipped.count)));
+            }
         }
         if let Some(statistics) = &totals.statistics {
             known.push(("row bytes", lengths(&statistics.row_bytes)));
         }
         known.push(("digest sum", totals.digest_sum.to_string()));
         known.push(("config", manifest.config().to_string()));
+        if let Some(Provenance { settings, .. }) = &provenance {
+            known.push(("settings", settings.to_string()));
+        }
         let mut parts = vec![facts(&known), columns(&manifest).render()];
         if let Some(labels) = manifest.labels()? {
             parts.push(classes(&manifest, &labels).render());
         }
-        if totals.skipped > 0 {
-            parts.push(skipped(&manifest.skipped()?));
+        if let Some(provenance) = provenance.filter(|known| known.skipped.count > 0) {
+            parts.push(skipped(&provenance.skipped));
         }
         parts.extend(entries.map(|entries| shards(&entries).render()));
         output::print(&parts.join("\n"));
@@ -160,6 +166,7 @@ fn shards(entries: &[ShardEntry]) -> Table {
 fn as_json(
     dataset: &DatasetInfo,
     manifest: &ManifestFile,
+    provenance: Option<&Provenance>,
     entries: Option<&[ShardEntry]>,
 ) -> Result<serde_json::Value, ManifestError> {
     let totals = manifest.totals();
@@ -196,9 +203,10 @@ fn as_json(
         "classes": manifest.class_names(),
         "labels": manifest.labels()?,
         "shards": totals.shards,
-        "inputs": totals.inputs,
-        "skipped": manifest.skipped()?,
+        "inputs": provenance.map(|known| known.inputs.len()),
+        "skipped": provenance.map(|known| &known.skipped),
         "config": manifest.config(),
+        "settings": provenance.map(|known| &known.settings),
     });
     if let Some(entries) = entries {
         info["entries"] = entries.iter().map(entry).collect();

@@ -21,7 +21,7 @@ use shardd_ingest::{
 use shardd_store::catalog::{Catalog, CatalogError, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardd_store::connect::{Connect, Target};
 use shardfmt::shard::Compression;
-use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, VersionId};
+use shardfmt::{ByteSize, DatasetName, Manifest, Message, Operation, Provenance, SkippedList, VersionId};
 
 use self::split::Split;
 use crate::failure::{Failure, one_line};
@@ -481,6 +481,7 @@ impl Ingest {
 /// A dataset as an ingest left it.
 pub(crate) struct Ingested {
     pub(crate) manifest: Manifest,
+    pub(crate) provenance: Provenance,
     pub(crate) version: VersionId,
     /// The version that had the name before.
     pub(crate) before: Option<VersionId>,
@@ -528,12 +529,12 @@ fn into_datasets(
     let read = Reading::read(source, config, &ranges, resources, progress)?;
     let size = size(read.row_bytes())?;
     let written = read.write(size, &CatalogStore(catalog), progress)?;
-    let note = CommitNote { operation: Operation::INGEST, message };
-    let part = |((name, _), manifest): (&(DatasetName, _), &Manifest)| {
-        (name.clone(), Ingested { manifest: manifest.clone(), version: manifest.id(), before: before(name) })
+    let part = |((name, _), made): (&(DatasetName, _), &shardd_ingest::Ingested)| {
+        let shardd_ingest::Ingested { manifest, provenance } = made.clone();
+        (name.clone(), Ingested { version: manifest.id(), manifest, provenance, before: before(name) })
     };
-    let parts: Vec<_> = targets.iter().zip(written.manifests()).map(part).collect();
-    commit_all(catalog, &parts, &note)?;
+    let parts: Vec<_> = targets.iter().zip(written.versions()).map(part).collect();
+    commit_all(catalog, &parts, &message)?;
     written.finish();
     Ok(parts.into_iter().map(|(_, part)| part).collect())
 }
@@ -543,7 +544,7 @@ fn into_datasets(
 fn commit_all(
     catalog: &dyn Catalog,
     parts: &[(DatasetName, Ingested)],
-    note: &CommitNote,
+    message: &Message,
 ) -> Result<(), Failure> {
     if parts.len() > 1 {
         for (_, part) in parts {
@@ -560,7 +561,12 @@ fn commit_all(
     }
     for (place, (name, part)) in parts.iter().enumerate() {
         // Also where nothing seems to change: someone else may have changed it meanwhile.
-        if let Err(error) = catalog.commit(name, part.before, &part.manifest, note) {
+        let note = CommitNote {
+            operation: Operation::INGEST,
+            message: message.clone(),
+            provenance: Some(part.provenance.clone()),
+        };
+        if let Err(error) = catalog.commit(name, part.before, &part.manifest, &note) {
             return Err(half_way(&parts[..place], error));
         }
     }
@@ -596,7 +602,7 @@ pub(crate) fn processors() -> usize {
 }
 
 fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
-    let Ingested { manifest, version, before } = done;
+    let Ingested { manifest, provenance, version, before } = done;
     if json {
         output::json(&json!({
             "event": "done",
@@ -608,10 +614,10 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
             "bytes": manifest.bytes(),
             "row_bytes": manifest.row_bytes(),
             "digest_sum": manifest.digest_sum(),
-            "skipped": manifest.skipped_count,
+            "skipped": provenance.skipped.count,
             "seconds": took.as_secs_f64(),
         }));
-        notes(name, manifest).iter().for_each(|note| output::note(json, note));
+        notes(name, manifest, &provenance.skipped).iter().for_each(|note| output::note(json, note));
         return;
     }
     let change = match before {
@@ -628,14 +634,14 @@ fn report(name: &DatasetName, done: &Ingested, took: Duration, json: bool) {
         duration(took),
         ByteSize((manifest.row_bytes() as f64 / took.as_secs_f64().max(1e-6)) as u64),
     ));
-    notes(name, manifest).iter().for_each(|note| output::note(json, note));
+    notes(name, manifest, &provenance.skipped).iter().for_each(|note| output::note(json, note));
 }
 
 /// Surprises for the user.
-fn notes(name: &DatasetName, manifest: &Manifest) -> Vec<String> {
+fn notes(name: &DatasetName, manifest: &Manifest, skipped: &SkippedList) -> Vec<String> {
     let mut notes = Vec::new();
-    if let Some(first) = manifest.skipped.first() {
-        let places = match manifest.skipped_count {
+    if let Some(first) = skipped.first.first() {
+        let places = match skipped.count {
             1 => String::new(),
             many => format!(" (and {} more: see `shardctl info {name}`)", plural(many - 1, "place")),
         };
@@ -715,8 +721,11 @@ mod tests {
         writer.push(&batch).expect("rows of the schema");
         let shard = writer.finish().expect("a row");
         catalog.put_shard(&shard).expect("stores");
-        let manifest = Manifest::new(batch.schema(), vec![shard.entry], json!({}), Vec::new());
-        (name.parse().expect("a name"), Ingested { version: manifest.id(), manifest, before })
+        let manifest = Manifest::new(batch.schema(), vec![shard.entry], json!({}));
+        (
+            name.parse().expect("a name"),
+            Ingested { version: manifest.id(), manifest, provenance: Provenance::default(), before },
+        )
     }
 
     fn names(catalog: &dyn Catalog) -> Vec<(String, VersionId)> {
@@ -728,7 +737,7 @@ mod tests {
     fn no_part_of_a_split_moves_when_another_cannot() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let catalog = LocalCatalog::open(dir.path()).expect("opens");
-        let note = CommitNote::of(Operation::INGEST);
+        let note = Message::default();
         let theirs = part(&catalog, "d-test", 9, None);
         let their_version = theirs.1.version;
         commit_all(&catalog, &[theirs], &note).expect("commits");
@@ -747,7 +756,7 @@ mod tests {
     fn a_split_that_stops_halfway_says_what_moved_and_how_to_go_back() {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let catalog = LocalCatalog::open(dir.path()).expect("opens");
-        let note = CommitNote::of(Operation::INGEST);
+        let note = Message::default();
         let old = part(&catalog, "d-old", 0, None);
         let before = Some(old.1.version);
         commit_all(&catalog, &[old], &note).expect("commits");

@@ -115,6 +115,7 @@ mod tests {
                 format: shardfmt::commit::FORMAT,
                 dataset: "d".parse().expect("a name"),
                 version: VersionId::of(&number.to_le_bytes()),
+                provenance: None,
                 parent: (number > 1).then(|| CommitId(Digest::of(b"parent"))),
                 number,
                 time: NOW - age,

@@ -45,7 +45,8 @@ impl Reshard {
         let catalog = connect.catalog()?;
         let before = find_version(&*catalog, &self.name.clone().into())?;
         let manifest = catalog.manifest(before.version)?;
-        let base = Base { id: before.version, manifest: &manifest };
+        let provenance = catalog.provenance(before.version)?;
+        let base = Base { id: before.version, manifest: &manifest, provenance: provenance.as_ref() };
         let progress = WorkProgress::new(json, "resharding", before.samples);
         let threads = self.threads.map_or_else(processors, usize::from);
         let shelf = CatalogStore(&*catalog);
@@ -56,7 +57,7 @@ impl Reshard {
         let after = if is_unchanged {
             before.clone()
         } else {
-            let note = CommitNote { operation: Operation::RESHARD, message: self.message };
+            let note = CommitNote { operation: Operation::RESHARD, message: self.message, provenance };
             catalog.commit(&self.name, Some(before.version), &resharded, &note)?
         };
         let old: BTreeSet<_> = manifest.shards.iter().map(|shard| shard.id).collect();

@@ -70,7 +70,7 @@ impl Verify {
         let findings = verify(&manifest, &chosen, &CatalogStore(&*catalog), threads, &progress)?;
         progress.finish();
         let (mended, lost) = match self.repair && !findings.is_empty() {
-            true => repair::repair(&*catalog, &manifest, &findings, &from, threads, json)?,
+            true => repair::repair(&*catalog, dataset.version, &manifest, &findings, &from, threads, json)?,
             false => (Vec::new(), Vec::new()),
         };
 

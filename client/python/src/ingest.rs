@@ -20,7 +20,7 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 use serde_json::json;
-use shardd_ingest::{Ingest, IngestConfig, Mix, NoProgress, Resources, Source};
+use shardd_ingest::{Ingest, IngestConfig, Ingested, Mix, NoProgress, Resources, Source};
 use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardfmt::store::Sink;
 use shardfmt::{ByteSize, DatasetName, FinishedShard, Message, Operation, ShardId};
@@ -271,12 +271,13 @@ impl Target {
         let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
         let sink = UntilStopped { store: CatalogStore(&catalog), stopped };
         let written = read.write(config.shard_size, &sink, &NoProgress).map_err(|error| failed(&error))?;
-        let manifest = written.manifests()[0].clone();
+        let Ingested { manifest, provenance } = written.versions()[0].clone();
         sink.check().map_err(|error| failed(&error))?;
         // The version to replace is that of now: rows may have come for hours.
         let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
         let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
-        let note = CommitNote { operation: Operation::INGEST, message: self.message };
+        let provenance = Some(provenance);
+        let note = CommitNote { operation: Operation::INGEST, message: self.message, provenance };
         catalog.commit(&self.name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;
         written.finish();
         Ok(manifest.id().to_string())

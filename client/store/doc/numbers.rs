@@ -10,6 +10,6 @@ fn numbers() -> Result<(shardfmt::FinishedShard, shardfmt::Manifest), Box<dyn st
     writer.push(&rows)?;
     let shard = writer.finish()?;
     let entries = vec![shard.entry.clone()];
-    let manifest = shardfmt::Manifest::new(rows.schema(), entries, serde_json::json!({}), vec![]);
+    let manifest = shardfmt::Manifest::new(rows.schema(), entries, serde_json::json!({}));
     Ok((shard, manifest))
 }

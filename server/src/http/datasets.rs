@@ -153,7 +153,7 @@ pub(super) async fn commit(
     ValidJson(commit): ValidJson<NewCommit>,
 ) -> Answer {
     let NewCommit { expected, version, operation, message } = commit;
-    let note = CommitNote { operation, message };
+    let note = CommitNote { message, ..CommitNote::of(operation) };
     json(&state.api.catalog.commit(&name, expected, version, &note).await?)
 }
 
@@ -202,6 +202,45 @@ pub(super) async fn tree(
 ) -> Answer {
     let tree = state.api.catalog.origin().manifest_tree(id).await?;
     Content::derived(format!("tree of manifest {id}"), tree).answer(&method, &headers).await
+}
+
+/// The provenance of a version: its inputs, and how they were read
+///
+/// The first ingest that makes a version records them. The commit has the digest of the record.
+#[utoipa::path(get, path = "/v1/manifests/{id}/provenance", tag = "objects", operation_id = "get_provenance",
+    params(("id" = schema::Digest, Path, description = "The version"), Conditions),
+    responses((status = 200, description = "The record, a JSON document", body = Binary, content_type = "application/json"),
+        (status = 304, description = "Not modified"), (status = 404)))]
+pub(super) async fn provenance(
+    state: State,
+    method: Method,
+    PathParam(id): PathParam<VersionId>,
+    headers: HeaderMap,
+) -> Answer {
+    let Some(provenance) = state.api.catalog.origin().provenance(id).await? else {
+        return Err(not_found(format!("there is no provenance of version {id} here")));
+    };
+    let bytes = provenance.to_bytes().into();
+    Content::document(format!("provenance of version {id}"), bytes).answer(&method, &headers).await
+}
+
+/// Store the provenance of a version, unless it has one
+#[utoipa::path(put, path = "/v1/manifests/{id}/provenance", tag = "objects", operation_id = "put_provenance",
+    params(("id" = schema::Digest, Path, description = "The version")),
+    request_body(content = Binary, content_type = "application/json"),
+    responses((status = 204, description = "It has one"), (status = 422)))]
+pub(super) async fn put_provenance(
+    state: State,
+    client: Client,
+    PathParam(id): PathParam<VersionId>,
+    headers: HeaderMap,
+    body: Body,
+) -> Answer {
+    let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
+    let place = state.uploads.place(client, room).await;
+    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    state.api.catalog.origin().put_provenance_bytes(id, bytes).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 /// Store a manifest under its digest

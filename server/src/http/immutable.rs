@@ -82,6 +82,11 @@ impl Content {
         Self { what, kind: "application/octet-stream", etag, size, forever: false, source }
     }
 
+    /// A JSON document that was made for the answer.
+    pub(super) fn document(what: String, bytes: Bytes) -> Self {
+        Self { kind: "application/json", ..Self::derived(what, bytes) }
+    }
+
     /// The answer to a request for it.
     pub(super) async fn answer(self, method: &Method, headers: &HeaderMap) -> Result<Response, Refusal> {
         let etag = format!("\"{}\"", self.etag);

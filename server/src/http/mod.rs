@@ -222,6 +222,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(simulation::simulate))
         .routes(routes!(datasets::manifest, datasets::put_manifest))
         .routes(routes!(datasets::tree))
+        .routes(routes!(datasets::provenance, datasets::put_provenance))
         .routes(routes!(shards::shard, shards::put_shard))
         .routes(routes!(shards::rows, shards::put_rows))
         .routes(routes!(plans::list, plans::create))

@@ -20,9 +20,7 @@ use shardd_engine::peers::{Alone, Peers};
 use shardd_store::catalog::{Catalog, CommitNote, HttpCatalog, conformance, conformance_of_runs};
 use shardd_store::metastore::MemoryMetastore;
 use shardd_store::origin::Origin;
-use shardfmt::{
-    ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, Skipped, StrataId, VersionId,
-};
+use shardfmt::{ByteSize, FinishedShard, Manifest, Operation, ShardId, ShardWriter, StrataId, VersionId};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
@@ -229,7 +227,7 @@ fn version_of(
     let shards: Vec<FinishedShard> = rows.iter().map(finished).collect();
     shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
     let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-    let manifest = Manifest::new(rows[0].schema(), entries, config, Vec::new());
+    let manifest = Manifest::new(rows[0].schema(), entries, config);
     let note = CommitNote::of(Operation::INGEST);
     let version = catalog.commit(&name.parse().unwrap(), None, &manifest, &note).expect("committed").version;
     (version, manifest, shards)
@@ -311,17 +309,16 @@ fn what_is_named_by_its_digest_is_served_whole_in_parts_and_under_conditions() {
     }
 }
 
-/// A manifest that is long because of its skipped inputs.
+/// A manifest that is long because of its labels.
 fn long_manifest() -> Manifest {
-    let entry = shard(0).entry;
-    let skipped = vec![Skipped { name: "a.png".to_owned(), reason: "no image, ".repeat(30_000) }];
+    let mut entry = shard(0).entry;
+    entry.labels = Some((0..4000).map(|class| (format!("class {class:050}").into(), 1)).collect());
     let schema = arrow::datatypes::Schema::new(vec![arrow::datatypes::Field::new(
         "x",
         arrow::datatypes::DataType::Int64,
         false,
     )]);
-    let manifest = Manifest::new(Arc::new(schema), vec![entry], json!({}), Vec::new());
-    Manifest { skipped, skipped_count: 1, ..manifest }
+    Manifest::new(Arc::new(schema), vec![entry], json!({}))
 }
 
 fn served_in_parts(server: &Server, path: &str, id: &str, content: &[u8]) {
@@ -450,7 +447,7 @@ fn versions_are_named_told_tagged_and_removed_over_http() {
             shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
             let schema = shardfmt::Shard::from_bytes(shards[0].bytes.clone()).expect("own").schema().clone();
             let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-            Manifest::new(schema, entries, json!({}), Vec::new())
+            Manifest::new(schema, entries, json!({}))
         })
         .into();
     let note = CommitNote::of(Operation::INGEST);

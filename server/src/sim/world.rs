@@ -66,7 +66,7 @@ impl Data {
             shards.push(finished);
         }
         let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-        let manifest = Manifest::new(schema, entries, serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(schema, entries, serde_json::json!({}));
         let path = store.path().to_owned();
         let written = manifest.clone();
         // In a runtime of its own: the caller may be in one already.

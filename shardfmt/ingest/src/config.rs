@@ -31,7 +31,7 @@ const LONGEST_SEQUENCE: u32 = 1 << 24;
 /// let shards = |mix, seed| {
 ///     let config = IngestConfig { mix, seed, ..IngestConfig::default() };
 ///     let source = Source::new(Inputs::in_memory("n.csv", csv.clone()), &config)?;
-///     let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?;
+///     let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?.manifest;
 ///     Ok::<_, IngestError>(manifest.shards)
 /// };
 /// assert_eq!(shards(Mix::Sequential, 0)?, shards(Mix::Sequential, 1)?);
@@ -164,7 +164,8 @@ impl Delimiter {
     }
 }
 
-/// Settings of an ingest. Recorded in the manifest with the shard size that was used.
+/// Settings of an ingest. Recorded in the provenance with the shard size that was used, and those of the layout in the
+/// manifest.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

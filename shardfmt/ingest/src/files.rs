@@ -2,8 +2,8 @@
 //! between one piece of the input and the next ingest keeps 32 bytes of them.
 
 use serde::{Deserialize, Serialize};
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 /// Many files in input order: how many, their bytes, and a digest that is a chain over the name and digest of each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,8 +11,8 @@ use std::sync::{Arc, OnceLock};
 use ::parquet::errors::ParquetError;
 use ::parquet::file::reader::{ChunkReader, Length};
 use bytes::Bytes;
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use super::error::one_line;
 use super::{IngestError, LargestRow, parallel_digest};

@@ -1,12 +1,12 @@
 //! Turns files into a version: reads a [`Source`], mixes its rows, cuts them into shards, hands those to a [`Sink`]
-//! and lists them in a [`Manifest`].
+//! and lists them in a [`Manifest`](shardfmt::Manifest).
 //!
 //! Two passes. [`Ingest::read`] reads the input in one fixed order, checks it, brings it to plain types and
 //! gives each row its sort key; [`Ingest::write`] takes the rows in the order of their keys and writes shards
 //! of them, in parallel. Between the two, rows that memory does not hold lie in temporary files
 //! (`sorter.rs`), which survive the process (`work.rs`), so that a killed ingest resumes.
 //!
-//! The version depends on the input and the [`IngestConfig`] alone: not on the number of threads, the memory, the
+//! The version depends on the samples and the layout of the [`IngestConfig`] alone: not on the number of threads, the memory, the
 //! machine, the clock, interruptions, or where the input lies (`docs/PROMISES.md` names the tests). This module
 //! knows nothing of networks, names of datasets or commits.
 //!
@@ -31,7 +31,7 @@
 //! let sink = Directory(directory.path().into());
 //! let config = IngestConfig { mix: Mix::Sequential, ..IngestConfig::default() };
 //! let source = Source::new(Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n"), &config)?;
-//! let manifest = ingest(source, &config, &Resources::threads(2), &sink, &NoProgress)?;
+//! let manifest = ingest(source, &config, &Resources::threads(2), &sink, &NoProgress)?.manifest;
 //! assert_eq!(manifest.sample_count(), 2);
 //! assert!(sink.has_shard(&manifest.shards[0].id)?);
 //! # Ok(())
@@ -68,7 +68,6 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use rayon::ThreadPool;
-use shardfmt::manifest::Manifest;
 use shardfmt::size::ByteSize;
 
 pub use self::config::{Delimiter, Documents, HashRange, IngestConfig, Loss, Mix, OnError};
@@ -86,7 +85,7 @@ pub use self::source::tfrecord::frame::tfrecord_frame;
 pub use self::tree::is_hidden;
 pub use self::windows::{Edges, Offsets, Windows};
 pub use self::work::private_directory;
-pub use self::write::Written;
+pub use self::write::{Ingested, Written};
 pub use shardd_packing::chat::Now as ChatDate;
 pub use shardd_packing::{Long as LongDocuments, Strategy as PackingStrategy};
 pub use shardfmt::store::Sink;
@@ -201,7 +200,7 @@ impl Resources {
     }
 }
 
-/// Makes a version of the source: gives its shards to `sink`, then returns the manifest that lists them. Committing
+/// Makes a version of the source: gives its shards to `sink`, then returns the manifest that lists them, and the provenance. Committing
 /// it is up to the caller; until then nothing refers to the shards.
 ///
 /// # Errors
@@ -216,7 +215,7 @@ impl Resources {
 ///
 /// let config = IngestConfig::default();
 /// let source = Source::new(Inputs::in_memory("words.csv", "word,label\ncat,0\ndog,1\n"), &config)?;
-/// let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?;
+/// let manifest = ingest(source, &config, &Resources::threads(1), &sink, &NoProgress)?.manifest;
 /// assert_eq!(manifest.sample_count(), 2);
 /// # Ok(())
 /// # }
@@ -227,8 +226,8 @@ pub fn ingest(
     resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
-) -> Result<Manifest, IngestError> {
+) -> Result<Ingested, IngestError> {
     let written =
         Ingest::read(source, config, &[], resources, progress)?.write(config.shard_size, sink, progress)?;
-    Ok(written.finish().pop().expect("one manifest for the whole"))
+    Ok(written.finish().pop().expect("one version of the whole"))
 }

@@ -6,8 +6,9 @@ use std::mem;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
-use shardfmt::manifest::{InputDigest, SKIPPED_LISTED, Skipped, SkippedList};
+use shardfmt::provenance::SKIPPED_LISTED;
 use shardfmt::row::{RowCodec, RowDigest};
+use shardfmt::{InputDigest, Skipped, SkippedList};
 
 use super::cut::Cut;
 use super::files::FileChain;
@@ -44,8 +45,8 @@ const EXPANSION: u64 = 3;
 /// let read = Ingest::read(source, &config, &parts, &resources, &NoProgress)?;
 ///
 /// let versions = read.write(None, &sink, &NoProgress)?.finish();
-/// assert!(versions[0].sample_count() > versions[1].sample_count());
-/// assert_eq!(versions.iter().map(|version| version.sample_count()).sum::<u64>(), 1000);
+/// let samples: Vec<u64> = versions.iter().map(|version| version.manifest.sample_count()).collect();
+/// assert!(samples[0] > samples[1] && samples.iter().sum::<u64>() == 1000);
 /// # Ok(())
 /// # }
 /// ```

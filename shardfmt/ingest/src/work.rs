@@ -14,7 +14,8 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
-use shardfmt::manifest::{InputDigest, ShardEntry, SkippedList};
+use shardfmt::manifest::ShardEntry;
+use shardfmt::{InputDigest, SkippedList};
 
 use super::IngestError;
 use super::files::FileChain;
@@ -307,7 +308,7 @@ fn remove_forgotten(parent: &Path, but: &str) {
 
 #[cfg(test)]
 mod tests {
-    use shardfmt::manifest::Skipped;
+    use shardfmt::Skipped;
     use shardfmt::size::ByteSize;
 
     use super::super::sorter::{Block, Sorter};

@@ -4,6 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
+use shardfmt::Provenance;
 use shardfmt::manifest::{Manifest, ShardEntry};
 use shardfmt::row::RowCodec;
 use shardfmt::shard::{Compression, FinishedShard, ShardError, ShardWriter};
@@ -13,6 +14,7 @@ use super::cut::Cut;
 use super::permits::Permits;
 use super::read::{Ingest, ReadPart, spill_error};
 use super::sorter::{Part, Sorted};
+use super::version::{self, Base, Layout};
 use super::work::{StoredShard, Work};
 use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
 
@@ -21,7 +23,23 @@ const SHARD_MEMORY: u64 = 3;
 /// Shards that are being stored while others are made: most of that is waiting.
 const STORED_AT_ONCE: usize = 4;
 
-/// The result of an ingest: manifests, one for each version, of shards that are stored.
+/// A version that an ingest made, and what it was made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ingested {
+    /// The version.
+    pub manifest: Manifest,
+    /// Its inputs, and how they were read.
+    pub provenance: Provenance,
+}
+
+impl Ingested {
+    /// To start an operation from.
+    pub fn base(&self) -> Base<'_> {
+        Base { id: self.manifest.id(), manifest: &self.manifest, provenance: Some(&self.provenance) }
+    }
+}
+
+/// The result of an ingest: versions of shards that are stored.
 ///
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
@@ -33,28 +51,28 @@ const STORED_AT_ONCE: usize = 4;
 /// let source = Source::new(Inputs::in_memory("words.csv", "word\ncat\ndog\n"), &config)?;
 /// let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
 /// let written = read.write(None, &sink, &NoProgress)?;
-/// // Commit written.manifests() here, and then forget the progress.
-/// let manifests = written.finish();
-/// assert_eq!(manifests[0].sample_count(), 2);
+/// // Commit written.versions() here, and then forget the progress.
+/// let versions = written.finish();
+/// assert_eq!(versions[0].manifest.sample_count(), 2);
 /// # Ok(())
 /// # }
 /// ```
 pub struct Written {
-    manifests: Vec<Manifest>,
+    versions: Vec<Ingested>,
     work: Work,
 }
 
 impl Written {
-    /// The manifests, one for each version that was asked for.
-    pub fn manifests(&self) -> &[Manifest] {
-        &self.manifests
+    /// The versions that were asked for.
+    pub fn versions(&self) -> &[Ingested] {
+        &self.versions
     }
 
     /// Forgets how they were made: call it when they are committed. An ingest that is killed before has little to do when
     /// it is run again.
-    pub fn finish(self) -> Vec<Manifest> {
+    pub fn finish(self) -> Vec<Ingested> {
         self.work.remove();
-        self.manifests
+        self.versions
     }
 }
 
@@ -72,7 +90,7 @@ impl Ingest {
         let Ingest { source, codec, config, resources, work, parts, inputs, skipped, stored } = self;
         let (pool, permits) = (resources.pool(STORED_AT_ONCE)?, Permits::new(resources.threads.max(1)));
         let mut parts = VecDeque::from(parts);
-        let mut manifests = Vec::new();
+        let mut versions = Vec::new();
         while let Some(part) = parts.pop_front() {
             let cut = Cut::new(part.rows, part.bytes, shard_size);
             let cut = if matches!(config.mix, Mix::Stratified(_)) { cut.dealt() } else { cut };
@@ -82,7 +100,7 @@ impl Ingest {
                 take: part.take,
                 ..config.clone()
             };
-            let number = manifests.len();
+            let number = versions.len();
             let writing = Writing {
                 codec: &codec,
                 compression: config.compression,
@@ -100,12 +118,15 @@ impl Ingest {
                 Ok(shards) => shards,
                 Err(error) => return Err(work.end(error)),
             };
-            let config = serde_json::to_value(recorded).expect("settings are plain values");
-            let mut manifest = Manifest::new(source.schema().clone(), shards, config, inputs.clone());
-            (manifest.skipped, manifest.skipped_count) = (skipped.first.clone(), skipped.count);
-            manifests.push(manifest);
+            let layout = Layout::of(&recorded).config();
+            let manifest = Manifest::new(source.schema().clone(), shards, layout);
+            let provenance = Provenance::new(version::recorded(&recorded), inputs.clone());
+            versions.push(Ingested {
+                manifest,
+                provenance: Provenance { skipped: skipped.clone(), ..provenance },
+            });
         }
-        Ok(Written { manifests, work })
+        Ok(Written { versions, work })
     }
 }
 

@@ -258,6 +258,11 @@ impl VersionId {
     pub fn tree_key(&self) -> String {
         format!("manifests/{self}.tree")
     }
+
+    /// Where the version's provenance lies in a store.
+    pub fn provenance_key(&self) -> String {
+        format!("manifests/{self}.json")
+    }
 }
 
 impl PlanId {

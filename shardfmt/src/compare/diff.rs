@@ -18,6 +18,7 @@ use serde::Serialize;
 use super::schema::{SchemaChange, are_comparable, changes};
 use crate::digest::ShardId;
 use crate::manifest::{Manifest, ShardEntry};
+use crate::provenance::Provenance;
 use crate::row::RowDigest;
 use crate::shard::Sidecar;
 
@@ -64,8 +65,9 @@ pub struct Diff {
     pub shards: Change,
     /// Samples, by the digests of their rows.
     pub samples: Change,
-    /// The inputs, by digest.
-    pub inputs: Change,
+    /// The inputs, by digest, where the provenance of both is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub inputs: Option<Change>,
     /// Whether the same samples have the same numbers; false where there are others.
     pub same_order: bool,
 }
@@ -89,8 +91,10 @@ pub struct BoundedDiff {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub samples: Option<Change>,
-    /// The inputs, by digest.
-    pub inputs: Change,
+    /// The inputs, by digest, where the provenance of both is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub inputs: Option<Change>,
     /// Whether the same samples have the same numbers; false where there are others, none where that was too much to compare.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
@@ -166,7 +170,13 @@ impl<E> From<io::Error> for DiffError<E> {
     }
 }
 
-/// Compares two versions. `sidecar` reads the verified sidecar of a shard, and `counted` hears of each shard whose rows were counted.
+/// Which inputs two versions were made of; `None` unless both are known.
+pub fn inputs(old: Option<&Provenance>, new: Option<&Provenance>) -> Option<Change> {
+    let (old, new) = old.zip(new)?;
+    Some(multiset(&old.inputs, &new.inputs, |input| input.digest))
+}
+
+/// Compares two versions, and leaves out their inputs. `sidecar` reads the verified sidecar of a shard, and `counted` hears of each shard whose rows were counted.
 ///
 /// # Errors
 ///
@@ -185,7 +195,7 @@ pub fn diff<E: Send>(
     Ok(Diff { schema, shards, samples, inputs, same_order })
 }
 
-/// Compares two versions, and samples only where that is within the bounds. `sidecar` has none once there is no more time: then samples
+/// Compares two versions but for their inputs, and samples only where that is within the bounds. `sidecar` has none once there is no more time: then samples
 /// are left out, too.
 ///
 /// # Errors
@@ -200,7 +210,6 @@ pub fn diff_within<E: Send>(
 ) -> Result<BoundedDiff, DiffError<E>> {
     let schema = changes(&old.schema, &new.schema);
     let (shards, removed, added) = shards_changed(&old.shards, &new.shards);
-    let inputs = multiset(&old.inputs, &new.inputs, |input| input.digest);
     let total = |shards: &[&ShardEntry]| shards.iter().map(|shard| u64::from(shard.rows)).sum::<u64>();
     let (total_removed, total_added) = (total(&removed), total(&added));
     let samples = if !are_comparable(&old.schema, &new.schema) {
@@ -233,7 +242,8 @@ pub fn diff_within<E: Send>(
         Err(why) => Err(why),
     };
     let left_out = same_order.err();
-    Ok(BoundedDiff { schema, shards, samples: samples.ok(), inputs, same_order: same_order.ok(), left_out })
+    let same_order = same_order.ok();
+    Ok(BoundedDiff { schema, shards, samples: samples.ok(), inputs: None, same_order, left_out })
 }
 
 /// The shards that do not begin at the same sample of the other version, and their rows: whether two versions have the same order takes

@@ -5,6 +5,6 @@ mod diff;
 mod drift;
 mod schema;
 
-pub use diff::{BoundedDiff, Bounds, Change, Diff, DiffError, LeftOut, diff, diff_within};
+pub use diff::{BoundedDiff, Bounds, Change, Diff, DiffError, LeftOut, diff, diff_within, inputs};
 pub use drift::{ColumnDrift, Drift, LabelShare, Numbers, drift};
 pub use schema::{SchemaChange, changes};

@@ -9,13 +9,11 @@ use arrow::datatypes::SchemaRef;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::footer::{Footer, INPUTS_KEY, SKIPPED_KEY};
+use super::footer::Footer;
 use super::index::{BATCHES_KEY, Index, LABELS_KEY, ROWS_KEY, TOTALS_KEY, Totals};
 use super::labels::Names;
 use super::verified::{ManifestBytes, VerifiedFile};
-use super::{
-    InputDigest, Labels, Manifest, ManifestError, ShardEntry, SkippedList, class_names, label_column,
-};
+use super::{Labels, Manifest, ManifestError, ShardEntry, class_names, label_column};
 use crate::digest::VersionId;
 
 /// The bytes of a manifest's fixed columns for one shard.
@@ -36,7 +34,7 @@ const LEAST_BYTES_PER_SHARD: u64 = 100;
 /// # writer.push(&rows)?;
 /// # let finished = writer.finish()?;
 /// # let config = serde_json::json!({});
-/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config);
 /// use shardfmt::ManifestFile;
 /// use shardfmt::manifest::LocalManifest;
 ///
@@ -109,7 +107,7 @@ impl ManifestFile {
         &self.footer.schema
     }
 
-    /// The configuration of the ingest.
+    /// How the samples were laid into shards.
     pub fn config(&self) -> &Value {
         &self.footer.config
     }
@@ -139,24 +137,6 @@ impl ManifestFile {
             Some(index) => Ok(index.labels.clone()),
             None => needed(&self.footer, &self.file, LABELS_KEY),
         }
-    }
-
-    /// The inputs of the ingest.
-    ///
-    /// # Errors
-    ///
-    /// [`ManifestError`] when that cannot be read.
-    pub fn inputs(&self) -> Result<Vec<InputDigest>, ManifestError> {
-        needed(&self.footer, &self.file, INPUTS_KEY)
-    }
-
-    /// The inputs left out as unreadable: their number, and the first of them.
-    ///
-    /// # Errors
-    ///
-    /// [`ManifestError`] when that cannot be read.
-    pub fn skipped(&self) -> Result<SkippedList, ManifestError> {
-        skipped(&self.footer, &self.file)
     }
 
     /// How many samples each shard has, in order: what a plan is made from.
@@ -248,6 +228,15 @@ impl ManifestFile {
         Ok(decode(&self.file, &self.footer)?.0)
     }
 
+    /// The bytes of the file, whose digest is the version.
+    ///
+    /// # Errors
+    ///
+    /// [`ManifestError`] when it cannot be read.
+    pub fn file_bytes(&self) -> Result<&[u8], ManifestError> {
+        Ok(self.file.whole()?.as_slice())
+    }
+
     /// The bytes that were read so far.
     pub fn bytes_read(&self) -> u64 {
         self.file.bytes_read()
@@ -297,10 +286,7 @@ fn decode(file: &VerifiedFile, footer: &Footer) -> Result<(Manifest, Index), Man
         shards.append(&mut footer.shards(file, batch, &mut names)?);
         batches.push(start..shards.len());
     }
-    let inputs = needed(footer, file, INPUTS_KEY)?;
-    let SkippedList { count: skipped_count, first: skipped } = skipped(footer, file)?;
-    let (schema, config) = (footer.schema.clone(), footer.config.clone());
-    let manifest = Manifest { schema, shards, config, inputs, skipped, skipped_count };
+    let manifest = Manifest::new(footer.schema.clone(), shards, footer.config.clone());
     let index = Index::of(&manifest, &batches);
     if footer.has(TOTALS_KEY) {
         compare(footer, file, &manifest, &index)?;
@@ -323,14 +309,6 @@ fn batches(counts: &[(u64, u64)], totals: &Totals, footer: &Footer) -> Result<Ve
     match all && (first_shard, first_sample) == (totals.shards, totals.samples) {
         true => Ok(batches),
         false => Err(untrue(BATCHES_KEY)),
-    }
-}
-
-fn skipped(footer: &Footer, file: &VerifiedFile) -> Result<SkippedList, ManifestError> {
-    let list: SkippedList = footer.json(file, SKIPPED_KEY)?.unwrap_or_default();
-    match list.first.len() as u64 <= list.count {
-        true => Ok(list),
-        false => Err(untrue(SKIPPED_KEY)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The footer of a manifest's file: the totals, and the places of the rest.
 //!
-//! Texts are metadata of the schema. A long one, such as the list of inputs, lies before the footer instead:
+//! Texts are metadata of the schema. A long one, such as the rows of each shard, lies before the footer instead:
 //! opening a manifest reads its footer, and need not read that.
 
 use std::collections::BTreeMap;
@@ -23,16 +23,17 @@ use crate::digest::{from_hex, to_hex};
 use crate::row::RowCodec;
 use crate::shard::{BlockPlace, IpcFile, TRAILER_BYTES};
 
-pub(super) const FORMAT: &str = "1";
+/// The format this release writes.
+pub(super) const FORMAT: &str = "2";
+/// What it reads: the first listed inputs, too, which no one reads any more.
+const FORMATS: [&str; 2] = ["1", FORMAT];
 pub(super) const FORMAT_KEY: &str = "shardd.format";
 pub(super) const SCHEMA_KEY: &str = "shardd.schema";
 pub(super) const CONFIG_KEY: &str = "shardd.config";
-pub(super) const INPUTS_KEY: &str = "shardd.inputs";
-pub(super) const SKIPPED_KEY: &str = "shardd.skipped";
 const TAIL_KEY: &str = "shardd.tail";
 
 /// Texts that lie before the footer when they are long, in this order.
-const MAY_BE_LONG: [&str; 4] = [INPUTS_KEY, LABELS_KEY, ROWS_KEY, SKIPPED_KEY];
+const MAY_BE_LONG: [&str; 2] = [LABELS_KEY, ROWS_KEY];
 
 /// The longest text of those in the metadata.
 const SHORT: usize = 64 << 10;
@@ -68,7 +69,7 @@ impl Footer {
         let file = IpcFile::from_footer(footer, start).map_err(ManifestError::Corrupt)?;
         let text = |key| file.schema.metadata().get(key).ok_or(ManifestError::NoManifest { key });
         let format = text(FORMAT_KEY)?;
-        if format != FORMAT {
+        if !FORMATS.contains(&format.as_str()) {
             let found = format.chars().take(20).collect();
             return Err(ManifestError::TooNew { found, supported: FORMAT });
         }

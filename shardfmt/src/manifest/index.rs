@@ -36,7 +36,7 @@ const MOST_LABELS: usize = 1 << 16;
 /// # writer.push(&rows)?;
 /// # let finished = writer.finish()?;
 /// # let config = serde_json::json!({});
-/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config);
 /// # use shardfmt::ManifestFile;
 /// # use shardfmt::manifest::LocalManifest;
 /// # let dir = tempfile::tempdir()?;
@@ -61,10 +61,6 @@ pub struct Totals {
     pub row_bytes: u64,
     /// The fingerprint of all samples, whatever their order.
     pub digest_sum: DigestSum,
-    /// How many files were ingested.
-    pub inputs: u64,
-    /// How much of them was skipped.
-    pub skipped: u64,
     /// The statistics of the samples, if every shard has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub statistics: Option<Statistics>,
@@ -92,8 +88,6 @@ impl Index {
             bytes: manifest.bytes(),
             row_bytes: manifest.row_bytes(),
             digest_sum: manifest.digest_sum(),
-            inputs: manifest.inputs.len() as u64,
-            skipped: manifest.skipped_count,
             statistics: None,
         };
         let samples = |shards: &[ShardEntry]| shards.iter().map(|shard| u64::from(shard.rows)).sum();

@@ -19,7 +19,7 @@ use super::ManifestBytes;
 /// # writer.push(&rows)?;
 /// # let finished = writer.finish()?;
 /// # let config = serde_json::json!({});
-/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
+/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config);
 /// use shardfmt::ManifestFile;
 /// use shardfmt::manifest::{LocalManifest, tree_of};
 ///

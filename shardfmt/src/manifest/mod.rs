@@ -1,8 +1,9 @@
 //! Manifests: which shards make up one version of a dataset.
 //!
 //! A manifest is one Arrow IPC file with a row for each shard, so that any Arrow reader can query it. What concerns the
-//! whole (format number, the samples' schema, the configuration of the ingest, the digest of every input, totals) is
-//! metadata of its schema. Its bytes are deterministic, and their digest names the version.
+//! whole (format number, the samples' schema, the layout of samples in shards, totals) is metadata of its schema. Its bytes
+//! are deterministic, and their digest names the version. What the samples were read from is no part of it: that is their
+//! [provenance](crate::provenance).
 //!
 //! [`Manifest`] is all of it in memory. [`ManifestFile`] reads no more of it than is asked, so that opening a version of
 //! millions of shards takes a few reads; [`tree_of`] is what lies beside the file so that each of them can be verified.
@@ -23,10 +24,9 @@ use std::io;
 
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::digest::{Digest, VersionId};
+use crate::digest::VersionId;
 use crate::row::DigestSum;
 
 pub use crate::shard::{LABEL_COLUMN, Labels, ShardEntry};
@@ -39,46 +39,6 @@ pub use verified::ManifestBytes;
 
 /// The metadata key of the label column whose value is a JSON array of class names.
 pub const CLASSES_KEY: &str = "shardd.classes";
-
-/// How many of the skipped rows and files a manifest lists at most; all are counted.
-pub const SKIPPED_LISTED: usize = 10_000;
-
-/// A file that was ingested.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
-/// # use std::sync::Arc;
-/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
-/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
-/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
-/// # writer.push(&rows)?;
-/// # let finished = writer.finish()?;
-/// use shardfmt::digest::Digest;
-/// use shardfmt::{InputDigest, Manifest};
-///
-/// let file = b"label\n3\n1\n4\n1\n5\n";
-/// let input = InputDigest {
-///     name: "labels.csv".into(),
-///     bytes: file.len() as u64,
-///     digest: Digest::of(file),
-/// };
-/// let config = serde_json::json!({});
-/// let manifest = Manifest::new(rows.schema(), vec![finished.entry], config, vec![input.clone()]);
-/// assert_eq!(Manifest::decode(&manifest.encode())?.inputs, [input]);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct InputDigest {
-    /// Its name within the source.
-    pub name: String,
-    /// Its length.
-    pub bytes: u64,
-    /// The digest of its content.
-    pub digest: Digest,
-}
 
 /// One version of a dataset.
 ///
@@ -94,7 +54,7 @@ pub struct InputDigest {
 /// use shardfmt::Manifest;
 ///
 /// let config = serde_json::json!({ "mix": "sequential" });
-/// let manifest = Manifest::new(rows.schema(), vec![finished.entry], config, vec![]);
+/// let manifest = Manifest::new(rows.schema(), vec![finished.entry], config);
 /// assert_eq!(manifest.sample_count(), 5);
 ///
 /// let read = Manifest::decode(&manifest.encode())?;
@@ -108,59 +68,14 @@ pub struct Manifest {
     pub schema: SchemaRef,
     /// The shards in order: sample numbers count through them.
     pub shards: Vec<ShardEntry>,
-    /// The configuration of the ingest: with the inputs, all that decides the shards.
+    /// How the samples were laid into shards: with the samples, all that decides the shards.
     pub config: Value,
-    /// The inputs of the ingest.
-    pub inputs: Vec<InputDigest>,
-    /// The unreadable parts: the first [`SKIPPED_LISTED`] in input order.
-    pub skipped: Vec<Skipped>,
-    /// How much was skipped in all.
-    pub skipped_count: u64,
-}
-
-/// A file, member or row of the input that could not be read and was passed over, as the settings of the
-/// ingest allow.
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
-/// # use std::sync::Arc;
-/// # let labels: ArrayRef = Arc::new(Int64Array::from(vec![3, 1, 4, 1, 5]));
-/// # let rows = RecordBatch::try_from_iter([("label", labels)])?;
-/// # let mut writer = shardfmt::ShardWriter::new(rows.schema())?;
-/// # writer.push(&rows)?;
-/// # let finished = writer.finish()?;
-/// # let config = serde_json::json!({});
-/// # let manifest = shardfmt::Manifest::new(rows.schema(), vec![finished.entry.clone()], config, vec![]);
-/// use shardfmt::{Manifest, Skipped};
-///
-/// let skipped = Skipped { name: "5.png".into(), reason: "it ends too early".into() };
-/// let manifest = Manifest { skipped: vec![skipped.clone()], skipped_count: 1, ..manifest };
-/// assert_eq!(Manifest::decode(&manifest.encode())?.skipped, [skipped]);
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Skipped {
-    /// Which one.
-    pub name: String,
-    /// Why, in one line.
-    pub reason: String,
-}
-
-/// The skipped parts of an input.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SkippedList {
-    /// How much that is.
-    pub count: u64,
-    /// The first of it, in input order.
-    pub first: Vec<Skipped>,
 }
 
 impl Manifest {
-    /// A version of which nothing was skipped.
-    pub fn new(schema: SchemaRef, shards: Vec<ShardEntry>, config: Value, inputs: Vec<InputDigest>) -> Self {
-        Self { schema, shards, config, inputs, skipped: Vec::new(), skipped_count: 0 }
+    /// A version of these shards.
+    pub fn new(schema: SchemaRef, shards: Vec<ShardEntry>, config: Value) -> Self {
+        Self { schema, shards, config }
     }
 
     /// The bytes of the manifest's file: the same for equal manifests.
@@ -169,18 +84,11 @@ impl Manifest {
     }
 
     fn write(&self) -> Result<Vec<u8>, ArrowError> {
-        let inputs = serde_json::to_string(&self.inputs).map_err(footer::external)?;
         let mut texts = BTreeMap::from([
             (footer::FORMAT_KEY.to_owned(), footer::FORMAT.to_owned()),
             (footer::SCHEMA_KEY.to_owned(), footer::schema_text(&self.schema)),
             (footer::CONFIG_KEY.to_owned(), sorted(&self.config).to_string()),
-            (footer::INPUTS_KEY.to_owned(), inputs),
         ]);
-        if self.skipped_count > 0 {
-            let skipped = SkippedList { count: self.skipped_count, first: self.skipped.clone() };
-            let skipped = serde_json::to_string(&skipped).map_err(footer::external)?;
-            texts.insert(footer::SKIPPED_KEY.to_owned(), skipped);
-        }
         // A manifest without statistics is written as before there were any, and so keeps its name.
         let indexed =
             !self.schema.fields().is_empty() && self.shards.iter().any(|shard| shard.statistics.is_some());
@@ -261,7 +169,7 @@ fn class_names(schema: &Schema) -> Option<Vec<String>> {
 }
 
 /// The same JSON with the keys of all objects in order.
-fn sorted(value: &Value) -> Value {
+pub(crate) fn sorted(value: &Value) -> Value {
     match value {
         Value::Array(items) => items.iter().map(sorted).collect(),
         Value::Object(fields) => {

@@ -13,7 +13,7 @@ use shardd_strategies::record_batch;
 use super::labels::Names;
 use super::tree::TREE_FROM;
 use super::*;
-use crate::digest::ShardId;
+use crate::digest::{Digest, ShardId};
 use crate::merkle::NodeHash;
 use crate::shard::IpcFile;
 use crate::statistics::{ColumnStatistics, MEASURED_COLUMNS, Measure, Quantiles, Spread, Statistics};
@@ -55,9 +55,8 @@ fn statistics(schema: &Schema, rows: u32, seed: u64) -> Statistics {
 /// With statistics of all shards, of some or of none.
 fn manifest() -> impl Strategy<Value = Manifest> {
     let shards = prop::collection::vec(entry(), 0..6);
-    let skipped = prop::collection::vec(("[a-zé]{0,9}", "[a-z ]{1,9}"), 0..3);
-    (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}", skipped, 0..3u64, 1..4u64).prop_map(
-        |(batch, mut shards, seed, name, skipped, more, known)| {
+    (record_batch(1), shards, any::<u64>(), "[a-z/]{1,9}", 1..4u64).prop_map(
+        |(batch, mut shards, seed, name, known)| {
             let schema = batch.schema();
             for (at, shard) in
                 shards.iter_mut().enumerate().filter(|(at, _)| (*at as u64).is_multiple_of(known))
@@ -66,19 +65,15 @@ fn manifest() -> impl Strategy<Value = Manifest> {
             }
             let nested = serde_json::json!({ "b": [1, null], "a": name });
             let config = serde_json::json!({ "seed": seed, "mix": "random", "nested": nested });
-            let inputs = vec![InputDigest { name, bytes: seed, digest: Digest::of(b"input") }];
-            let skipped_count = skipped.len() as u64 + more;
-            let skipped = skipped.into_iter().map(|(name, reason)| Skipped { name, reason }).collect();
-            Manifest { skipped, skipped_count, ..Manifest::new(schema, shards, config, inputs) }
+            Manifest::new(schema, shards, config)
         },
     )
 }
 
-/// The manifest with its shards listed often enough that it has a tree, and its inputs often enough that they lie apart.
+/// The manifest with its shards listed often enough that it has a tree.
 fn long(manifest: Manifest, times: usize) -> Manifest {
     let shards = manifest.shards.iter().cycle().take(times * manifest.shards.len()).cloned().collect();
-    let inputs = manifest.inputs.iter().cycle().take(times).cloned().collect();
-    Manifest { shards, inputs, ..manifest }
+    Manifest { shards, ..manifest }
 }
 
 /// A manifest in memory with its tree, and its reads.
@@ -131,13 +126,9 @@ fn agree(file: &ManifestFile, truth: &Manifest) -> Result<(), TestCaseError> {
     prop_assert_eq!(totals.samples, truth.sample_count());
     prop_assert_eq!((totals.bytes, totals.row_bytes), (truth.bytes(), truth.row_bytes()));
     prop_assert_eq!(totals.digest_sum, truth.digest_sum());
-    prop_assert_eq!((totals.inputs, totals.skipped), (truth.inputs.len() as u64, truth.skipped_count));
     let all_known = truth.shards.iter().all(|shard| shard.statistics.is_some());
     prop_assert_eq!(totals.statistics.is_some(), all_known && !truth.shards.is_empty());
     prop_assert_eq!(file.labels().expect("labels"), truth.labels());
-    prop_assert_eq!(&file.inputs().expect("inputs"), &truth.inputs);
-    let skipped = SkippedList { count: truth.skipped_count, first: truth.skipped.clone() };
-    prop_assert_eq!(file.skipped().expect("the skipped inputs"), skipped);
     let rows: Vec<u32> = truth.shards.iter().map(|shard| shard.rows).collect();
     prop_assert_eq!(file.shard_rows().expect("rows"), rows);
     prop_assert_eq!(&file.entries(0..totals.shards).expect("all shards"), &truth.shards);
@@ -184,7 +175,7 @@ proptest! {
         }
         // As someone would write it who means harm, and names it rightly.
         if let Ok(file) = ManifestFile::open(VersionId::of(&bytes), Memory::of(bytes)) {
-            let _ = (file.labels(), file.inputs(), file.skipped(), file.shard_rows(), file.manifest());
+            let _ = (file.labels(), file.shard_rows(), file.manifest());
             for index in 0..file.totals().shards.min(10) {
                 let _ = (file.entry(index), file.find_sample(index));
             }
@@ -236,7 +227,7 @@ proptest! {
                     for (index, shard) in (0..).zip(&manifest.shards).step_by(501) {
                         prop_assert!(file.entry(index).is_ok_and(|found| found == *shard) || file.manifest().is_err());
                     }
-                    prop_assert!(file.inputs().map_or(true, |inputs| inputs == manifest.inputs));
+                    prop_assert!(file.labels().map_or(true, |labels| labels == manifest.labels()));
                     prop_assert!(file.manifest().is_err(), "the whole has another digest");
                 }
             }
@@ -260,7 +251,7 @@ fn small() -> Manifest {
     };
     let config = serde_json::json!({ "b": 1, "a": 2 });
     let shards = vec![shard(b"a", 1), shard(b"b", 2)];
-    Manifest::new(Arc::new(schema), shards, config, Vec::new())
+    Manifest::new(Arc::new(schema), shards, config)
 }
 
 fn without_statistics(mut manifest: Manifest) -> Manifest {
@@ -322,25 +313,19 @@ fn millions_of_shards_are_many_record_batches() {
 
 #[test]
 fn long_lists_are_not_read_when_a_manifest_is_opened() {
-    let shards = vec![small().shards[0].clone(); 20_000];
-    let input = |at: u32| InputDigest {
-        name: format!("part-{at:06}.parquet"),
-        bytes: 1,
-        digest: Digest::of(&at.to_le_bytes()),
-    };
-    let skipped: Vec<_> = (0..SKIPPED_LISTED)
-        .map(|at| Skipped { name: format!("row {at}"), reason: "it is cut off".to_owned() })
-        .collect();
-    let inputs = (0..20_000).map(input).collect();
-    let manifest = Manifest { shards, inputs, skipped, skipped_count: 1 << 40, ..small() };
+    // No two neighbours are alike, so that each has a run of its own.
+    let shards: Vec<_> = small().shards.into_iter().cycle().take(20_000).collect();
+    let manifest = Manifest { shards, ..small() };
     let memory = Memory::of(manifest.encode());
     let file = ManifestFile::open(VersionId::of(&memory.file), memory.clone()).expect("own manifest");
-    assert!(memory.file.len() > 6_000_000 && memory.wholes() == 0, "{} bytes", memory.file.len());
+    assert!(memory.file.len() > 3_000_000 && memory.wholes() == 0, "{} bytes", memory.file.len());
     assert!(file.bytes_read() < 100_000, "{} bytes were read", file.bytes_read());
     assert_eq!(file.shard_rows().expect("rows").len(), 20_000);
-    assert!(file.bytes_read() < 100_000, "{} bytes were read: equal shards are one run", file.bytes_read());
-    assert_eq!(file.inputs().expect("inputs"), manifest.inputs);
-    assert_eq!(file.skipped().expect("the skipped inputs").count, 1 << 40);
+    assert!(
+        (120_000..300_000).contains(&file.bytes_read()),
+        "{} bytes were read: the runs too",
+        file.bytes_read()
+    );
     assert_eq!(file.entry(15_000).expect("a shard"), manifest.shards[15_000]);
     assert!(file.bytes_read() < 5_000_000 && memory.wholes() == 0, "{} bytes were read", file.bytes_read());
     assert_eq!(file.manifest().expect("own manifest"), manifest);
@@ -378,10 +363,9 @@ fn texts_and_more(manifest: &Manifest) -> BTreeMap<String, String> {
     let texts = index::Index::of(manifest, &index::cut(manifest, true)).texts().expect("plain data");
     let mut texts: BTreeMap<_, _> = texts.map(|(key, text)| (key.to_owned(), text)).into();
     for (key, text) in [
-        (footer::FORMAT_KEY, "1".to_owned()),
+        (footer::FORMAT_KEY, footer::FORMAT.to_owned()),
         (footer::SCHEMA_KEY, footer::schema_text(&manifest.schema)),
         (footer::CONFIG_KEY, manifest.config.to_string()),
-        (footer::INPUTS_KEY, "[]".to_owned()),
         ("shardd.more", "\u{1F980}".to_owned()),
     ] {
         texts.insert(key.to_owned(), text);
@@ -463,9 +447,9 @@ fn other_arrow_files_are_told_from_manifests() {
         newer.windows(key.len()).enumerate().filter(|(_, at)| *at == key).map(|(at, _)| at).collect();
     assert_eq!(keys.len(), 2);
     for at in keys {
-        let value = newer[at - 40..at + 40].windows(6).position(|bytes| bytes == b"\x01\0\0\x001\0");
-        newer[at - 40 + value.expect("the value lies beside its key") + 4] = b'2';
+        let value = newer[at - 40..at + 40].windows(6).position(|bytes| bytes == b"\x01\0\0\x002\0");
+        newer[at - 40 + value.expect("the value lies beside its key") + 4] = b'3';
     }
     let error = Manifest::decode(&newer).expect_err("a later format").to_string();
-    assert!(error.contains("format \"2\""), "{error}");
+    assert!(error.contains("format \"3\""), "{error}");
 }

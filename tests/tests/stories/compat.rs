@@ -64,13 +64,13 @@ fn pyarrow_duckdb_and_polars_read_manifests_as_tables() {
         entries.push(shard.entry);
     }
     let config = serde_json::json!({ "mix": "sequential" });
-    let manifest = Manifest::new(rows.schema(), entries, config, Vec::new());
+    let manifest = Manifest::new(rows.schema(), entries, config);
     std::fs::write(root.path().join("manifest.arrow"), manifest.encode()).expect("written");
     let found = run(Command::new(&python).arg(script()).arg("manifest").arg(root.path()));
     let expected = READERS.map(|reader| format!("{reader}: 4 shards of 3994 rows"));
     assert_eq!(found.lines().collect::<Vec<_>>(), expected);
     // Also one whose statistics are many and whose long texts lie apart.
-    let indexed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata/golden.indexed.arrow");
+    let indexed = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shardfmt/testdata/golden.indexed2.arrow");
     std::fs::copy(indexed, root.path().join("manifest.arrow")).expect("it is there");
     let found = run(Command::new(&python).arg(script()).arg("table").arg(root.path().join("manifest.arrow")));
     assert_eq!(

@@ -159,7 +159,7 @@ fn stored(dir: &Path, shards: usize, shard_rows: usize, bytes: usize) -> Result<
         store.put_shard(&shard)?;
         entries.push(shard.entry);
     }
-    let manifest = Manifest::new(rows.schema(), entries, serde_json::json!({}), vec![]);
+    let manifest = Manifest::new(rows.schema(), entries, serde_json::json!({}));
     store.commit(&"samples".parse()?, None, &manifest, &CommitNote::of(Operation::INGEST))?;
     let shape = Shape { shard_rows: vec![shard_rows as u32; shards], row_bytes: manifest.row_bytes() };
     Ok(PlanDocument::with_defaults(manifest.id(), &shape, PlanOptions::default())?)
@@ -216,7 +216,7 @@ pub(crate) fn ingest(pairs: &Pairs) -> Result<Pair> {
         let sink = CatalogStore(&catalog);
         let resources = Resources::threads(1);
         let made = shardd_ingest::ingest(source, &config, &resources, &sink, &NoProgress).expect("our rows");
-        assert_eq!(made.sample_count(), rows.num_rows() as u64, "all rows become samples");
+        assert_eq!(made.manifest.sample_count(), rows.num_rows() as u64, "all rows become samples");
         fs::remove_dir_all(&store).expect("it was made here");
     };
     let copied = || {
@@ -252,7 +252,7 @@ pub(crate) fn resume(pairs: &Pairs) -> Result<Pair> {
     let shard = writer.finish()?;
     store.put_shard(&shard)?;
     // A manifest may have a shard many times.
-    let manifest = Manifest::new(schema, vec![shard.entry; SHARDS], serde_json::json!({}), vec![]);
+    let manifest = Manifest::new(schema, vec![shard.entry; SHARDS], serde_json::json!({}));
     store.commit(&"rows".parse()?, None, &manifest, &CommitNote::of(Operation::INGEST))?;
     let shape = Shape { shard_rows: vec![ROWS; SHARDS], row_bytes: manifest.row_bytes() };
     let options = PlanOptions { partitions: Some(4096), grain_rows: Some(4), ..PlanOptions::default() };

@@ -196,7 +196,8 @@ impl Forget {
     ) -> Result<Committed, Failure> {
         let before = catalog.dataset(name)?;
         let manifest = catalog.manifest(before.version)?;
-        let base = Base { id: before.version, manifest: &manifest };
+        let provenance = catalog.provenance(before.version)?;
+        let base = Base { id: before.version, manifest: &manifest, provenance: provenance.as_ref() };
         let progress = WorkProgress::new(json, "forgetting", before.samples);
         let shelf = CatalogStore(catalog);
         let left = forget(base, &found.rows, &shelf, self.threads(), &shelf, &progress);
@@ -208,7 +209,7 @@ impl Forget {
         // The history stays, and others read it: the message counts the rows and names none.
         let gone = before.samples - left.sample_count();
         let message: Message = format!("without {}", plural(gone, "row")).parse()?;
-        let note = CommitNote { operation: Operation::FORGET, message };
+        let note = CommitNote { operation: Operation::FORGET, message, provenance };
         let after = catalog.commit(name, Some(before.version), &left, &note)?;
         Ok(Committed { before: before.version, rows: gone, after })
     }

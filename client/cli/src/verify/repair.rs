@@ -3,7 +3,7 @@
 use shardd_ingest::version::{Finding, Lost, Mended, Repair, Store, made_of, settings};
 use shardd_ingest::{IngestConfig, Links, Resources, Source, ingest};
 use shardd_store::catalog::{Catalog, CatalogStore};
-use shardfmt::Manifest;
+use shardfmt::{Manifest, VersionId};
 
 use super::places::{Place, kept_versions};
 use crate::failure::Failure;
@@ -13,6 +13,7 @@ use crate::work::WorkProgress;
 /// Mends the damaged shards, where it can. A place that fails is named, and the next one asked.
 pub(super) fn repair(
     catalog: &dyn Catalog,
+    version: VersionId,
     manifest: &Manifest,
     findings: &[Finding],
     from: &[Place],
@@ -21,7 +22,7 @@ pub(super) fn repair(
 ) -> Result<(Vec<Mended>, Vec<Lost>), Failure> {
     let shelf = CatalogStore(catalog);
     let repair = Repair::new(manifest, findings, &shelf, &shelf)?;
-    let search = Search { repair: &repair, catalog, manifest, threads, json };
+    let search = Search { repair: &repair, catalog, version, manifest, threads, json };
     // Copies cost least, rows among those of other versions more, a source most.
     search.own_versions()?;
     for step in [Step::Copies, Step::Versions, Step::Source] {
@@ -48,6 +49,7 @@ enum Step {
 struct Search<'a> {
     repair: &'a Repair<'a>,
     catalog: &'a dyn Catalog,
+    version: VersionId,
     manifest: &'a Manifest,
     threads: usize,
     json: bool,
@@ -109,10 +111,16 @@ impl Search<'_> {
 
     /// All settings that samples of the version were ingested with, the last first.
     fn all_settings(&self) -> Vec<IngestConfig> {
-        let mut all: Vec<IngestConfig> = settings(self.manifest).into_iter().collect();
+        let of = |version, manifest: &Manifest| {
+            let provenance = self.catalog.provenance(version).ok().flatten();
+            settings(manifest, provenance.as_ref())
+        };
+        let mut all: Vec<IngestConfig> = of(self.version, self.manifest).into_iter().collect();
         let mut next = made_of(self.manifest);
-        while let Some(base) = next.and_then(|version| self.catalog.manifest(version).ok()) {
-            all.extend(settings(&base).filter(|settings| !all.contains(settings)));
+        while let Some((version, base)) =
+            next.and_then(|version| Some((version, self.catalog.manifest(version).ok()?)))
+        {
+            all.extend(of(version, &base).filter(|settings| !all.contains(settings)));
             next = made_of(&base);
         }
         all

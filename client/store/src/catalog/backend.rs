@@ -13,7 +13,9 @@ use serde::de::DeserializeOwned;
 use shardd_api::duration::now;
 use shardd_api::protocol::{AuditReport, RunId, RunRecord};
 use shardd_plan::{Plan, PlanDocument};
-use shardfmt::{Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, ShardEntry, ShardId, VersionId};
+use shardfmt::{
+    Commit, DatasetName, Digest, Manifest, ManifestFile, PlanId, Provenance, ShardEntry, ShardId, VersionId,
+};
 use tokio::sync::OnceCell;
 
 use super::records::{
@@ -73,6 +75,15 @@ impl CatalogBackend {
         self.origin.manifest(version).await.map_err(|error| missing_version(version, error))
     }
 
+    /// See [`Catalog::provenance`](super::Catalog::provenance).
+    ///
+    /// # Errors
+    ///
+    /// As [`Catalog::provenance`](super::Catalog::provenance).
+    pub async fn provenance(&self, version: VersionId) -> Result<Option<Provenance>, CatalogError> {
+        Ok(self.origin.provenance(version).await?)
+    }
+
     /// See [`Catalog::open_manifest`](super::Catalog::open_manifest), and [`Origin::open_manifest`].
     ///
     /// # Errors
@@ -104,6 +115,7 @@ impl CatalogBackend {
         }
         self.mark_store().await?;
         let manifest = self.manifest(version).await?;
+        let provenance = self.origin.provenance(version).await?.map(|provenance| provenance.digest());
         let implied = present.as_ref().and_then(|(present, _)| present.implied_commit(name));
         let parent = match (&present, &implied) {
             (_, Some(implied)) => Some(implied.id()),
@@ -114,6 +126,7 @@ impl CatalogBackend {
             format: shardfmt::commit::FORMAT,
             dataset: name.clone(),
             version,
+            provenance,
             parent,
             number: present.as_ref().map_or(0, |(present, _)| present.commits).saturating_add(1),
             time: now(),

@@ -8,8 +8,8 @@ use bytes::Bytes;
 use shardd_api::protocol::{AuditReport, RunId, RunRecord};
 use shardd_plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
-    ShardId, Sidecar, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, Provenance,
+    ShardEntry, ShardId, Sidecar, TagName, VersionId,
 };
 
 use super::{
@@ -135,6 +135,10 @@ impl Catalog for ClusterCatalog {
         self.ask(|server| server.open_manifest(version))
     }
 
+    fn provenance(&self, version: VersionId) -> Result<Option<Provenance>, CatalogError> {
+        self.ask(|server| server.provenance(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         self.ask(|server| server.shard(entry))
     }
@@ -157,6 +161,10 @@ impl Catalog for ClusterCatalog {
 
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError> {
         self.ask(|server| server.put_manifest(manifest))
+    }
+
+    fn put_provenance(&self, version: VersionId, provenance: &Provenance) -> Result<(), CatalogError> {
+        self.ask(|server| server.put_provenance(version, provenance))
     }
 
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {

@@ -10,7 +10,7 @@ use shardd_plan::{PlanDocument, PlanOptions, Shape, Strata};
 use shardfmt::store::Store;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, Digest, DigestSum, FinishedShard, InputDigest, Manifest, Message,
-    NodeHash, Operation, PlanId, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
+    NodeHash, Operation, PlanId, Provenance, ShardEntry, ShardId, ShardWriter, TagName, VersionId,
 };
 
 use super::records::to_json;
@@ -30,6 +30,7 @@ pub fn conformance(catalog: &dyn Catalog) {
     commits_need_their_shards(catalog, &first);
     a_name_moves_only_from_where_it_was_expected(catalog, &first, &second);
     what_is_put_comes_back(catalog, &second);
+    a_commit_names_what_its_version_was_made_of(catalog);
     a_long_manifest_is_read_as_far_as_is_asked(catalog, &second);
     history_leads_back_to_the_first_version(catalog, &first, &second);
     references_name_what_history_and_tags_hold(catalog, &first, &second);
@@ -309,11 +310,9 @@ fn tags_move_only_when_told_to(catalog: &dyn Catalog) {
 }
 
 fn a_long_manifest_is_read_as_far_as_is_asked(catalog: &dyn Catalog, version: &Version) {
-    let input = |number: u32| {
-        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
-        InputDigest { name, bytes: number.into(), digest }
-    };
-    let manifest = Manifest { inputs: (0..4000).map(input).collect(), ..version.manifest.clone() };
+    let mut manifest = version.manifest.clone();
+    manifest.shards[0].labels =
+        Some((0..4000).map(|class| (format!("class {class:050}").into(), 1)).collect());
     let long = name("long");
     let id = catalog.commit(&long, None, &manifest, &ingested()).expect("its shards are there").version;
     let file = catalog.open_manifest(id).expect("committed");
@@ -322,11 +321,31 @@ fn a_long_manifest_is_read_as_far_as_is_asked(catalog: &dyn Catalog, version: &V
     assert!(file.bytes_read() < 120_000, "{} bytes were read to open it", file.bytes_read());
     assert_eq!(file.entry(1).expect("a shard"), manifest.shards[1]);
     assert_eq!(file.find_sample(100).expect("a sample"), Some((1, 0)));
-    assert_eq!(file.inputs().expect("inputs"), manifest.inputs);
+    assert_eq!(file.labels().expect("labels"), manifest.labels());
     assert_eq!(file.manifest().expect("all of it"), manifest);
     let missing = catalog.open_manifest(VersionId::of(b"nothing")).expect_err("there is none");
     assert!(matches!(missing, CatalogError::NotFound { .. }), "{missing:?}");
     catalog.remove_dataset(&long, id).expect("it goes");
+}
+
+fn a_commit_names_what_its_version_was_made_of(catalog: &dyn Catalog) {
+    let version = dataset(std::slice::from_ref(&(0..3)));
+    version.shards.iter().for_each(|shard| catalog.put_shard(shard).expect("puts"));
+    let id = version.manifest.id();
+    assert_eq!(catalog.provenance(id).expect("looks"), None);
+    let of = |file: &str| {
+        let input = InputDigest { name: file.to_owned(), bytes: 3, digest: Digest::of(file.as_bytes()) };
+        Provenance::new(serde_json::json!({ "mix": "random" }), vec![input])
+    };
+    // The same samples of another file are the same version, and the first to make it has said how.
+    for (dataset, file) in [("made", "numbers.csv"), ("made-again", "numbers.parquet")] {
+        let (dataset, note) = (name(dataset), CommitNote { provenance: Some(of(file)), ..ingested() });
+        catalog.commit(&dataset, None, &version.manifest, &note).expect("there was none");
+        assert_eq!(catalog.provenance(id).expect("reads"), Some(of("numbers.csv")));
+        let commit = &catalog.log(&dataset, 1).expect("walks")[0].commit;
+        assert_eq!(commit.provenance, Some(of("numbers.csv").digest()));
+        catalog.remove_dataset(&dataset, id).expect("it goes");
+    }
 }
 
 fn of_concurrent_commits_exactly_one_wins(catalog: &dyn Catalog) {
@@ -542,7 +561,7 @@ fn dataset(ranges: &[std::ops::Range<i64>]) -> Version {
     let shards: Vec<_> = ranges.iter().map(|range| shard(range.clone())).collect();
     let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
     let config = serde_json::json!({ "made": "by hand" });
-    let manifest = Manifest::new(batch(0..1).schema(), entries, config, Vec::new());
+    let manifest = Manifest::new(batch(0..1).schema(), entries, config);
     Version { shards, manifest }
 }
 

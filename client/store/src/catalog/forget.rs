@@ -265,7 +265,9 @@ impl CatalogBackend {
             ObjectKind::Plan(id) => plans.contains(&id),
             ObjectKind::Strata(id) => strata.contains(&id),
             ObjectKind::Commit(id) => commits.contains(&id),
-            ObjectKind::Manifest(id) | ObjectKind::Tree(id) => holders.versions.contains_key(&id),
+            ObjectKind::Manifest(id) | ObjectKind::Tree(id) | ObjectKind::Provenance(id) => {
+                holders.versions.contains_key(&id)
+            }
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => holding.contains_key(&id),
             _ => false,
         };

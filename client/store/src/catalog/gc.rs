@@ -3,10 +3,10 @@
 //!
 //! Reachable are: of each dataset every commit and version in its history that was not pruned, of each tag
 //! its commit and version, of each plan and run the plan and the version, and the announcements in
-//! `intents/`; of a version its manifest, its tree and the shards it names. A young unreachable manifest
+//! `intents/`; of a version its manifest, its tree, its provenance and the shards it names. A young unreachable manifest
 //! counts too: its writer has not committed it yet.
 //!
-//! Plans go first, then their strata, commits, manifests, their trees, sidecars and shards: a crash in
+//! Plans go first, then their strata, commits, manifests, their trees and provenances, sidecars and shards: a crash in
 //! between leaves objects without a name, never a name without objects. [`guard`](super::guard) explains the
 //! protection against new pointers to objects in deletion.
 
@@ -91,6 +91,8 @@ pub struct GcReport {
     pub manifests: Tally,
     /// The trees of long manifests.
     pub trees: Tally,
+    /// Records of what versions were made of.
+    pub provenances: Tally,
     /// Shards.
     pub shards: Tally,
     /// Sidecars of shards.
@@ -113,7 +115,8 @@ pub struct GcReport {
 impl GcReport {
     /// All that went, or would go.
     pub fn total(&self) -> Tally {
-        let objects = [self.plans, self.commits, self.manifests, self.trees, self.shards, self.sidecars];
+        let beside = [self.trees, self.provenances, self.sidecars];
+        let objects = [self.plans, self.commits, self.manifests, self.shards].into_iter().chain(beside);
         let all = objects.into_iter().chain([self.leftovers]);
         all.fold(Tally::default(), |sum, tally| Tally {
             objects: sum.objects + tally.objects,
@@ -386,7 +389,9 @@ impl OnceCommitted {
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => {
                 self.shards.get(&id).is_some_and(|last| object.written <= *last)
             }
-            ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
+            ObjectKind::Manifest(id) | ObjectKind::Tree(id) | ObjectKind::Provenance(id) => {
+                self.versions.contains(&id)
+            }
             ObjectKind::Strata(id) => self.strata.contains(&id),
             // A writer of a commit or a plan has announced it.
             _ => true,
@@ -402,13 +407,22 @@ pub(super) enum Kind {
     Commit,
     Manifest,
     Tree,
+    Provenance,
     Sidecar,
     Shard,
 }
 
 impl Kind {
-    pub(super) const IN_ORDER: [Self; 7] =
-        [Self::Plan, Self::Strata, Self::Commit, Self::Manifest, Self::Tree, Self::Sidecar, Self::Shard];
+    pub(super) const IN_ORDER: [Self; 8] = [
+        Self::Plan,
+        Self::Strata,
+        Self::Commit,
+        Self::Manifest,
+        Self::Tree,
+        Self::Provenance,
+        Self::Sidecar,
+        Self::Shard,
+    ];
 
     pub(super) fn is_that_of(self, object: &StoredObject) -> bool {
         matches!(
@@ -418,6 +432,7 @@ impl Kind {
                 | (Self::Commit, ObjectKind::Commit(_))
                 | (Self::Manifest, ObjectKind::Manifest(_))
                 | (Self::Tree, ObjectKind::Tree(_))
+                | (Self::Provenance, ObjectKind::Provenance(_))
                 | (Self::Sidecar, ObjectKind::Sidecar(_))
                 | (Self::Shard, ObjectKind::Shard(_))
         )
@@ -429,6 +444,7 @@ impl Kind {
             Self::Commit => &mut report.commits,
             Self::Manifest => &mut report.manifests,
             Self::Tree => &mut report.trees,
+            Self::Provenance => &mut report.provenances,
             Self::Sidecar => &mut report.sidecars,
             Self::Shard => &mut report.shards,
         }
@@ -464,7 +480,9 @@ impl<'a> Reached<'a> {
     pub(super) fn has(&self, kind: ObjectKind) -> bool {
         match kind {
             ObjectKind::Shard(id) | ObjectKind::Sidecar(id) => self.shards.contains(&id),
-            ObjectKind::Manifest(id) | ObjectKind::Tree(id) => self.versions.contains(&id),
+            ObjectKind::Manifest(id) | ObjectKind::Tree(id) | ObjectKind::Provenance(id) => {
+                self.versions.contains(&id)
+            }
             ObjectKind::Plan(id) => self.plans.contains(&id),
             ObjectKind::Strata(id) => self.strata.contains(&id),
             ObjectKind::Commit(id) => self.commits.contains(&id),

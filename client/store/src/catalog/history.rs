@@ -144,6 +144,7 @@ impl CatalogBackend {
                 }
             }
         }
+        let provenance = self.provenance(version).await?;
         let totals = manifest.totals();
         let column = |field: &std::sync::Arc<arrow::datatypes::Field>| ColumnInfo {
             name: field.name().clone(),
@@ -158,11 +159,12 @@ impl CatalogBackend {
             bytes: totals.bytes,
             row_bytes: totals.row_bytes,
             shards: totals.shards,
-            inputs: totals.inputs,
-            skipped: totals.skipped,
+            inputs: provenance.as_ref().map(|known| known.inputs.len() as u64),
+            skipped: provenance.as_ref().map_or(0, |known| known.skipped.count),
             digest_sum: totals.digest_sum,
             columns: manifest.schema().fields().iter().map(column).collect(),
             config: manifest.config().clone(),
+            settings: provenance.map(|known| known.settings),
         })
     }
 

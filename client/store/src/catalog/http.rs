@@ -14,7 +14,7 @@ use shardd_plan::{PlanDocument, StrataOf};
 use shardfmt::manifest::ManifestBytes;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestError, ManifestFile, Message,
-    Operation, PlanId, ShardEntry, ShardId, Sidecar, StrataId, TagName, VersionId,
+    Operation, PlanId, Provenance, ShardEntry, ShardId, Sidecar, StrataId, TagName, VersionId,
 };
 
 use super::{
@@ -112,7 +112,7 @@ impl HttpCatalog {
         version: VersionId,
         note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        let CommitNote { operation, message } = note;
+        let CommitNote { operation, message, provenance: _ } = note;
         let change =
             json!({ "expected": expected, "version": version, "operation": operation, "message": message });
         match self.put_json(&self.url(format_args!("datasets/{name}")), &change) {
@@ -186,6 +186,13 @@ impl Catalog for HttpCatalog {
         })
     }
 
+    fn provenance(&self, version: VersionId) -> Result<Option<Provenance>, CatalogError> {
+        let what = format!("provenance of version {version}");
+        let answer = self.client.get(&self.url(format_args!("manifests/{version}/provenance")));
+        let Some(bytes) = or_none(answer.map_err(|error| refused(error, &what)))? else { return Ok(None) };
+        Provenance::from_bytes(&bytes).map(Some).map_err(|_| self.corrupt(what))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         let right = |bytes: &Bytes| ShardId::of(bytes) == entry.id;
         self.get_verified(format_args!("shards/{}", entry.id), format!("shard {}", entry.id), right)
@@ -229,6 +236,12 @@ impl Catalog for HttpCatalog {
         put.map(|_| version).map_err(|error| refused(error, &format!("version {version}")))
     }
 
+    fn put_provenance(&self, version: VersionId, provenance: &Provenance) -> Result<(), CatalogError> {
+        let url = self.url(format_args!("manifests/{version}/provenance"));
+        let put = self.client.put(&url, &provenance.to_bytes());
+        put.map(drop).map_err(|error| refused(error, &format!("provenance of version {version}")))
+    }
+
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         let what = format!("shard {}", shard.id);
         let put = |url: String, bytes: &[u8]| match self.client.put(&url, bytes) {
@@ -256,7 +269,11 @@ impl Catalog for HttpCatalog {
         manifest: &Manifest,
         note: &CommitNote,
     ) -> Result<DatasetInfo, CatalogError> {
-        self.commit_version(name, expected, self.put_manifest(manifest)?, note)
+        let version = self.put_manifest(manifest)?;
+        if let Some(provenance) = &note.provenance {
+            self.put_provenance(version, provenance)?;
+        }
+        self.commit_version(name, expected, version, note)
     }
 
     fn restore(
@@ -266,7 +283,7 @@ impl Catalog for HttpCatalog {
         version: VersionId,
         message: &Message,
     ) -> Result<DatasetInfo, CatalogError> {
-        let note = CommitNote { operation: Operation::RESTORE, message: message.clone() };
+        let note = CommitNote { message: message.clone(), ..CommitNote::of(Operation::RESTORE) };
         self.commit_version(name, expected, version, &note)
     }
 

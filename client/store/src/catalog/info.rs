@@ -2,7 +2,9 @@
 //! HTTP API alike.
 
 use serde::{Deserialize, Serialize};
-use shardfmt::{Commit, CommitId, DatasetName, DigestSum, Message, Operation, PlanId, TagName, VersionId};
+use shardfmt::{
+    Commit, CommitId, DatasetName, DigestSum, Message, Operation, PlanId, Provenance, TagName, VersionId,
+};
 
 /// A version of a dataset, as a name or a reference finds it.
 ///
@@ -79,7 +81,7 @@ impl DatasetInfo {
 /// use shardd_store::catalog::CommitNote;
 /// use shardfmt::Operation;
 ///
-/// let note = CommitNote { operation: Operation::RESHARD, message: "larger shards".parse()? };
+/// let note = CommitNote { message: "larger shards".parse()?, ..CommitNote::of(Operation::RESHARD) };
 /// # let manifest = shardfmt::Manifest { config: serde_json::json!({ "size": "64MiB" }), ..manifest };
 /// catalog.commit(&name, Some(dataset.version), &manifest, &note)?;
 /// let newest = catalog.log(&name, 1)?.remove(0).commit;
@@ -87,18 +89,20 @@ impl DatasetInfo {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct CommitNote {
     /// The operation that made the version.
     pub operation: Operation,
     /// Why.
     pub message: Message,
+    /// What the version was made of, if that is known: stored beside it, unless there is one.
+    pub provenance: Option<Provenance>,
 }
 
 impl CommitNote {
-    /// A note without a message.
+    /// A note without a message and a provenance.
     pub fn of(operation: Operation) -> Self {
-        Self { operation, message: Message::default() }
+        Self { operation, message: Message::default(), provenance: None }
     }
 }
 
@@ -288,8 +292,10 @@ pub struct VersionInfo {
     pub row_bytes: u64,
     /// How many shards it has.
     pub shards: u64,
-    /// How many inputs it was made of.
-    pub inputs: u64,
+    /// How many inputs it was made of, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub inputs: Option<u64>,
     /// How many files and rows were left out.
     pub skipped: u64,
     /// The sum of all row digests.
@@ -297,8 +303,12 @@ pub struct VersionInfo {
     pub digest_sum: DigestSum,
     /// The columns.
     pub columns: Vec<ColumnInfo>,
-    /// How it was ingested.
+    /// How samples were laid into shards, and what the version was made of another one by.
     pub config: serde_json::Value,
+    /// The settings of the ingest, if they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub settings: Option<serde_json::Value>,
 }
 
 /// A column of a version.

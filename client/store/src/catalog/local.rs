@@ -12,7 +12,7 @@ use shardd_api::protocol::{AuditReport, RunId, RunRecord};
 use shardd_plan::PlanDocument;
 use shardfmt::{
     CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, Operation, PlanId,
-    ShardEntry, ShardId, Sidecar, TagName, VersionId,
+    Provenance, ShardEntry, ShardId, Sidecar, TagName, VersionId,
 };
 use tokio::runtime::Runtime;
 
@@ -212,6 +212,10 @@ impl Catalog for LocalCatalog {
         self.runtime.block_on(self.backend.open_manifest(version))
     }
 
+    fn provenance(&self, version: VersionId) -> Result<Option<Provenance>, CatalogError> {
+        self.runtime.block_on(self.backend.provenance(version))
+    }
+
     fn shard(&self, entry: &ShardEntry) -> Result<Bytes, CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().shard(entry))?)
     }
@@ -236,6 +240,10 @@ impl Catalog for LocalCatalog {
         Ok(self.runtime.block_on(self.backend.origin().put_manifest(manifest))?)
     }
 
+    fn put_provenance(&self, version: VersionId, provenance: &Provenance) -> Result<(), CatalogError> {
+        Ok(self.runtime.block_on(self.backend.origin().put_provenance(version, provenance))?)
+    }
+
     fn put_shard(&self, shard: &FinishedShard) -> Result<(), CatalogError> {
         Ok(self.runtime.block_on(self.backend.origin().put_shard(shard))?)
     }
@@ -253,6 +261,9 @@ impl Catalog for LocalCatalog {
     ) -> Result<DatasetInfo, CatalogError> {
         self.runtime.block_on(async {
             let version = self.backend.origin().put_manifest(manifest).await?;
+            if let Some(provenance) = &note.provenance {
+                self.backend.origin().put_provenance(version, provenance).await?;
+            }
             self.backend.commit(name, expected, version, note).await
         })
     }
@@ -264,7 +275,7 @@ impl Catalog for LocalCatalog {
         version: VersionId,
         message: &Message,
     ) -> Result<DatasetInfo, CatalogError> {
-        let note = CommitNote { operation: Operation::RESTORE, message: message.clone() };
+        let note = CommitNote { message: message.clone(), ..CommitNote::of(Operation::RESTORE) };
         self.runtime.block_on(self.backend.commit(name, expected, version, &note))
     }
 

@@ -33,8 +33,8 @@ use bytes::Bytes;
 use shardd_api::protocol::{AuditReport, RunId, RunRecord};
 use shardd_plan::PlanDocument;
 use shardfmt::{
-    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, ShardEntry,
-    ShardId, Sidecar, TagName, VersionId,
+    CommitId, DatasetName, DatasetRef, FinishedShard, Manifest, ManifestFile, Message, PlanId, Provenance,
+    ShardEntry, ShardId, Sidecar, TagName, VersionId,
 };
 
 pub use backend::CatalogBackend;
@@ -125,6 +125,14 @@ pub trait Catalog: Send + Sync {
     /// As [`manifest`](Self::manifest).
     fn open_manifest(&self, version: VersionId) -> Result<ManifestFile, CatalogError>;
 
+    /// The provenance of a version: what the first ingest that made it read, and how. `None` if that is not known. The commit
+    /// names it by its digest.
+    ///
+    /// # Errors
+    ///
+    /// When it is damaged or cannot be read.
+    fn provenance(&self, version: VersionId) -> Result<Option<Provenance>, CatalogError>;
+
     /// The file of a shard.
     ///
     /// # Errors
@@ -167,6 +175,13 @@ pub trait Catalog: Send + Sync {
     /// When the store does not take it.
     fn put_manifest(&self, manifest: &Manifest) -> Result<VersionId, CatalogError>;
 
+    /// Stores the provenance of a version, unless there is one: another ingest of the same samples changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// When the store does not take it.
+    fn put_provenance(&self, version: VersionId, provenance: &Provenance) -> Result<(), CatalogError>;
+
     /// Stores a shard and then its sidecar; a damaged copy of either is replaced. May be called from several threads.
     ///
     /// # Errors
@@ -181,7 +196,7 @@ pub trait Catalog: Send + Sync {
     /// When the store cannot be asked.
     fn has_shard(&self, id: &ShardId) -> Result<bool, CatalogError>;
 
-    /// Stores the manifest, then makes it the present version of `name`, in a commit whose parent is the one before: if
+    /// Stores the manifest and the provenance of the note, then makes it the present version of `name`, in a commit whose parent is the one before: if
     /// the present version still is `expected` (`None`: if there is no such dataset). Committing the present
     /// version again changes nothing.
     ///

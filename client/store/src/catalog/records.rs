@@ -71,9 +71,10 @@ impl RefRecord {
         match self.commit {
             Some(_) => None,
             None => Some(Commit {
-                format: shardfmt::commit::FORMAT,
+                format: shardfmt::commit::FORMAT_1,
                 dataset: name.clone(),
                 version: self.version,
+                provenance: None,
                 parent: None,
                 number: 1,
                 time: self.committed_at,

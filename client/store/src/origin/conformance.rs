@@ -14,8 +14,8 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use shardd_plan::{PlanDocument, PlanOptions, Shape};
 use shardfmt::{
-    Digest, FinishedShard, InputDigest, Manifest, ManifestError, ManifestFile, Shard, ShardId, ShardWriter,
-    VersionId,
+    Digest, FinishedShard, InputDigest, Manifest, ManifestError, ManifestFile, Provenance, Shard, ShardId,
+    ShardWriter, VersionId,
 };
 
 use super::{LONGEST_PART, Object, ObjectKind, Origin, OriginError};
@@ -28,6 +28,7 @@ pub async fn all(make: impl AsyncFn() -> Origin) {
     a_long_shard_goes_in_parts(&make().await).await;
     many_may_put_the_same(&make().await).await;
     a_long_manifest_is_read_as_far_as_is_asked(&make().await).await;
+    the_first_provenance_of_a_version_stays(&make().await).await;
     what_is_put_is_listed_until_it_is_deleted(&make().await).await;
     keys_of_other_programs_are_kept_whole_and_listed(&make().await).await;
 }
@@ -72,7 +73,7 @@ pub fn shard(rows: i64) -> FinishedShard {
 /// The manifest of a version with this shard alone.
 pub fn manifest(shard: &FinishedShard) -> Manifest {
     let schema = Shard::from_bytes(shard.bytes.clone()).expect("own shard").schema().clone();
-    Manifest::new(schema, vec![shard.entry.clone()], serde_json::json!({}), Vec::new())
+    Manifest::new(schema, vec![shard.entry.clone()], serde_json::json!({}))
 }
 
 pub(super) fn plan(manifest: &Manifest) -> PlanDocument {
@@ -81,13 +82,11 @@ pub(super) fn plan(manifest: &Manifest) -> PlanDocument {
     PlanDocument::with_defaults(manifest.id(), &shape, PlanOptions::default()).expect("fits")
 }
 
-/// A manifest that is long for its inputs.
+/// A manifest that is long for its labels.
 pub(super) fn long_manifest() -> Manifest {
-    let input = |number: u32| {
-        let (name, digest) = (format!("part-{number:05}.parquet"), Digest::of(&number.to_le_bytes()));
-        InputDigest { name, bytes: number.into(), digest }
-    };
-    Manifest { inputs: (0..4000).map(input).collect(), ..manifest(&shard(10)) }
+    let mut long = manifest(&shard(10));
+    long.shards[0].labels = Some((0..4000).map(|class| (format!("class {class:050}").into(), 1)).collect());
+    long
 }
 
 /// Shards, sidecars, manifests and plans; data is counted, and apart from metadata.
@@ -211,8 +210,8 @@ pub async fn a_long_manifest_is_read_as_far_as_is_asked(origin: &Origin) {
     let size = origin.manifest_size(version).await.expect("looks").expect("is there");
     let (samples, read) = ask(|manifest| Ok(manifest.totals().samples)).await;
     assert!(samples == 10 && read < size / 4, "{read} of {size} bytes");
-    let (inputs, read) = ask(|manifest| Ok(manifest.inputs()?.len() as u64)).await;
-    assert!(inputs == 4000 && read > size / 2, "{read} of {size} bytes");
+    let (labels, read) = ask(|manifest| Ok(manifest.labels()?.map_or(0, |labels| labels.len() as u64))).await;
+    assert!(labels == 4000 && read > size / 3, "{read} of {size} bytes");
 
     let tree = origin.manifest_tree(version).await.expect("it is long");
     origin.delete(vec![version.tree_key()]).await.expect("deletes");
@@ -228,6 +227,24 @@ pub async fn a_long_manifest_is_read_as_far_as_is_asked(origin: &Origin) {
     let nothing = VersionId::of(b"nothing");
     let missing = origin.open_manifest(nothing).await.expect_err("it is not there");
     assert!(missing.to_string().contains(&nothing.to_string()), "{missing}");
+}
+
+/// The first provenance of a version stays, and what is none is refused.
+pub async fn the_first_provenance_of_a_version_stays(origin: &Origin) {
+    let version = VersionId::of(b"a version");
+    assert_eq!(origin.provenance(version).await.expect("looks"), None);
+    let of = |name: &str| {
+        let input = InputDigest { name: name.to_owned(), bytes: 1, digest: Digest::of(name.as_bytes()) };
+        Provenance::new(serde_json::json!({ "format": "csv" }), vec![input])
+    };
+    for name in ["first", "second"] {
+        origin.put_provenance(version, &of(name)).await.expect("puts");
+        assert_eq!(origin.provenance(version).await.expect("reads"), Some(of("first")));
+    }
+    let refused = origin.put_provenance_bytes(version, "{}".into()).await.expect_err("it is none");
+    assert!(matches!(refused, OriginError::Mismatch { .. }), "{refused}");
+    origin.delete(vec![version.provenance_key()]).await.expect("deletes");
+    assert_eq!(origin.provenance(version).await.expect("looks"), None);
 }
 
 /// Listing, dating and deleting, as garbage collection does.

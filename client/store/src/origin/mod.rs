@@ -10,6 +10,7 @@ mod forgotten;
 mod keyed;
 mod manifests;
 mod objects;
+mod provenances;
 mod ranges;
 mod swap;
 mod unfinished;
@@ -229,6 +230,10 @@ impl Object {
 
     fn tree(id: VersionId) -> Self {
         Self::new(id.tree_key(), format_args!("tree of manifest {id}"))
+    }
+
+    fn provenance(id: VersionId) -> Self {
+        Self::new(id.provenance_key(), format_args!("provenance of version {id}"))
     }
 
     fn plan(id: PlanId) -> Self {

@@ -116,6 +116,8 @@ pub enum ObjectKind {
     Manifest(VersionId),
     /// The tree beside a manifest.
     Tree(VersionId),
+    /// The provenance beside a manifest.
+    Provenance(VersionId),
     /// A plan.
     Plan(PlanId),
     /// The strata of plans.
@@ -149,6 +151,7 @@ impl ObjectKind {
             rows.map(|id| (ShardId(id).sidecar_key(), Self::Sidecar(ShardId(id)))),
             arrow.map(|id| (VersionId(id).object_key(), Self::Manifest(VersionId(id)))),
             tree.map(|id| (VersionId(id).tree_key(), Self::Tree(VersionId(id)))),
+            json.map(|id| (VersionId(id).provenance_key(), Self::Provenance(VersionId(id)))),
             json.map(|id| (PlanId(id).object_key(), Self::Plan(PlanId(id)))),
             strata.map(|id| (StrataId(id).object_key(), Self::Strata(StrataId(id)))),
             json.map(|id| (CommitId(id).object_key(), Self::Commit(CommitId(id)))),

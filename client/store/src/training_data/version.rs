@@ -2,7 +2,7 @@
 
 use arrow::array::RecordBatch;
 use serde::Serialize;
-use shardfmt::{ManifestError, ManifestFile, VersionId};
+use shardfmt::{ManifestError, ManifestFile, Provenance, VersionId};
 
 use super::content::{Column, Modality, Unit, columns};
 use super::reads::Training;
@@ -36,8 +36,10 @@ pub struct Version {
     pub amounts: Vec<Amount>,
     /// Bytes of its shards.
     pub bytes: u64,
-    /// How many inputs it was made of.
-    pub inputs: u64,
+    /// How many inputs it was made of, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub inputs: Option<u64>,
     /// How many of them were left out.
     pub skipped: u64,
     /// How many different labels it has; none without a column of labels.
@@ -47,8 +49,12 @@ pub struct Version {
     /// The versions that it was derived from, the nearest first.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<shardd_api::schema::Digest>))]
     pub derived_from: Vec<VersionId>,
-    /// How it was ingested.
+    /// How samples were laid into shards, and what the version was made of another one by.
     pub config: serde_json::Value,
+    /// The settings of the ingest, if they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub settings: Option<serde_json::Value>,
 }
 
 impl Version {
@@ -58,6 +64,7 @@ impl Version {
     /// When the manifest is damaged.
     pub fn of(
         manifest: &ManifestFile,
+        provenance: Option<&Provenance>,
         first: Option<&RecordBatch>,
         trainings: &[Training],
         derived_from: Vec<VersionId>,
@@ -72,12 +79,13 @@ impl Version {
             samples_read: own().map(Training::samples_at_least).max().unwrap_or(0),
             amounts: Vec::new(),
             bytes: totals.bytes,
-            inputs: totals.inputs,
-            skipped: totals.skipped,
+            inputs: provenance.map(|known| known.inputs.len() as u64),
+            skipped: provenance.map_or(0, |known| known.skipped.count),
             classes: manifest.labels()?.map(|labels| labels.len()),
             columns: columns(manifest, first),
             derived_from,
             config: manifest.config().clone(),
+            settings: provenance.map(|known| known.settings.clone()),
         };
         version.declare(None, None);
         Ok(version)
@@ -136,12 +144,13 @@ mod tests {
             samples_read: 25,
             amounts: Vec::new(),
             bytes: 1,
-            inputs: 1,
+            inputs: Some(1),
             skipped: 0,
             classes: None,
             columns,
             derived_from: Vec::new(),
             config: serde_json::Value::Null,
+            settings: None,
         }
     }
 

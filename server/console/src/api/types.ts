@@ -591,13 +591,17 @@ export interface VersionSummary {
   bytes: number;
   row_bytes: number;
   shards: number;
-  inputs: number;
+  /** If it is known. */
+  inputs?: number;
   skipped: { count: number; first: { name: string; reason: string }[] };
   columns: ColumnSummary[];
   label_column?: string;
   labels?: { distinct: number; most: LabelCount[] };
   row_lengths?: { min: number; p25: number; p50: number; p75: number; p99: number; max: number };
+  /** How samples were laid into shards. */
   config: unknown;
+  /** The settings of the ingest, if they are known. */
+  settings?: unknown;
 }
 
 export interface ShardRow {
@@ -705,7 +709,7 @@ export interface VersionDiff {
   old: DiffSide;
   new: DiffSide;
   same?: boolean;
-  diff: { schema: SchemaChange[]; shards: Counted; samples?: Counted; inputs: Counted; same_order?: boolean; left_out?: LeftOut };
+  diff: { schema: SchemaChange[]; shards: Counted; samples?: Counted; inputs?: Counted; same_order?: boolean; left_out?: LeftOut };
   more_schema?: number;
   stats?: DriftRows;
 }

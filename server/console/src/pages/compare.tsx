@@ -34,7 +34,7 @@ function Changes({ found }: { found: VersionDiff }) {
       <dl class="facts">
         <Fact name="Samples">{diff.samples ? counted(diff.samples) : `${count(found.old.samples)} before, ${count(found.new.samples)} after`}</Fact>
         <Fact name="Shards">{counted(diff.shards)}</Fact>
-        <Fact name="Inputs">{counted(diff.inputs)}</Fact>
+        {diff.inputs && <Fact name="Inputs">{counted(diff.inputs)}</Fact>}
         <Fact name="Size">{bytes(found.old.bytes)} before, {bytes(found.new.bytes)} after</Fact>
         {diff.samples && !differs && <Fact name="Order">{diff.same_order === undefined ? 'not compared' : diff.same_order ? 'each sample has the same number' : 'the same samples have other numbers'}</Fact>}
         {stats && isNumber(stats.label_distance) && <Fact name="Distance of labels">{percent(stats.label_distance)}</Fact>}

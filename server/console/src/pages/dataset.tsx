@@ -51,7 +51,7 @@ export function DatasetPage({ name, query }: { name: string; query: URLSearchPar
             <Fact name="Shards">{count(data.shards)}</Fact>
             <Fact name="Size">{bytes(data.bytes)}</Fact>
             <Fact name="Median row">{bytes(data.row_lengths?.p50 ?? (data.samples > 0 ? data.row_bytes / data.samples : undefined))}</Fact>
-            <Fact name="Inputs">{count(data.inputs)}</Fact>
+            {isNumber(data.inputs) && <Fact name="Inputs">{count(data.inputs)}</Fact>}
             <Fact name="Left out"><span class={data.skipped.count > 0 ? 'is-warning strong' : ''}>{count(data.skipped.count)}</span></Fact>
           </dl>
           <nav class="views" aria-label="Views of the dataset">
@@ -74,7 +74,8 @@ export function DatasetPage({ name, query }: { name: string; query: URLSearchPar
 
 function Columns({ summary }: { summary: VersionSummary }) {
   const { columns, row_lengths: lengths, skipped } = summary;
-  const settings = JSON.stringify(summary.config, undefined, 2) ?? 'null';
+  const made = summary.settings === undefined ? summary.config : { layout: summary.config, ingest: summary.settings };
+  const settings = JSON.stringify(made, undefined, 2) ?? 'null';
   return (
     <>
       <section>

@@ -170,7 +170,7 @@ impl World {
             rows.extend(finished.sidecar.rows.iter().copied());
             shards.push(finished.entry);
         }
-        let manifest = Manifest::new(schema, shards, serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(schema, shards, serde_json::json!({}));
         let version = origin.put_manifest(&manifest).await.expect("stored");
         let shape = Shape {
             shard_rows: manifest.shards.iter().map(|shard| shard.rows).collect(),

@@ -19,7 +19,7 @@ use rayon::ThreadPoolBuilder;
 use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 use shardd_api::schema;
-use shardfmt::compare::{Bounds, DiffError, diff_within, drift};
+use shardfmt::compare::{self, BoundedDiff, Bounds, DiffError, diff_within, drift};
 use shardfmt::{Manifest, ManifestError, ManifestFile, RowDigest, ShardEntry, ShardId, VersionId};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout_at};
@@ -65,7 +65,8 @@ pub(super) const COMPARISONS: usize = 1;
 pub(super) async fn summary(state: State, PathParam(id): PathParam<VersionId>) -> Answer {
     let _one_of_few = look(&state).await?;
     let origin = state.api.catalog.origin();
-    json(&origin.ask_manifest(id, |manifest| VersionSummary::of(&manifest)).await?)
+    let provenance = origin.provenance(id).await?;
+    json(&origin.ask_manifest(id, |manifest| VersionSummary::of(&manifest, provenance)).await?)
 }
 
 /// Which shards of a version are wanted.
@@ -226,6 +227,11 @@ pub(super) async fn diff(
     let the_only_one = place(&state.comparisons, "comparison", COMPARISONS)?;
     let deadline = Instant::now() + COMPARED_FOR;
     let (old, new) = (compared(&state, from).await?, compared(&state, id).await?);
+    let inputs = {
+        let origin = state.api.catalog.origin();
+        let (old, new) = (origin.provenance(from).await?, origin.provenance(id).await?);
+        compare::inputs(old.as_ref(), new.as_ref())
+    };
     let (origin, runtime) = (Arc::clone(state.api.catalog.origin()), Handle::current());
     // The thread has the place: it works on, should the client be gone.
     let found = blocking(move || {
@@ -239,6 +245,7 @@ pub(super) async fn diff(
             DiffError::Sidecar(error) => Refusal::from(error),
             error @ DiffError::Spill(_) => Refusal::of(Kind::Unavailable, chain(&error)),
         })?;
+        let found = BoundedDiff { inputs, ..found };
         let drift = stats.then(|| drift(&old, &new));
         Ok(VersionDiff::of([from, id], [&old, &new], found, drift))
     });
@@ -362,7 +369,7 @@ mod tests {
         let directory = tempfile::tempdir().expect("a directory");
         let opened = |labels: &[i64]| {
             let (schemas, entries): (Vec<_>, Vec<_>) = labels.iter().map(|first| shard(*first)).unzip();
-            let manifest = Manifest::new(schemas[0].clone(), entries, serde_json::json!({}), Vec::new());
+            let manifest = Manifest::new(schemas[0].clone(), entries, serde_json::json!({}));
             let place = LocalManifest {
                 file: directory.path().join(manifest.id().to_string()),
                 tree: directory.path().join("tree"),

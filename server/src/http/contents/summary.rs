@@ -4,9 +4,9 @@ use std::cmp::Reverse;
 
 use serde::Serialize;
 use shardd_api::schema;
-use shardfmt::manifest::{Labels, SkippedList};
+use shardfmt::manifest::Labels;
 use shardfmt::statistics::{Measure, Quantiles};
-use shardfmt::{ManifestError, ManifestFile, ShardId, VersionId};
+use shardfmt::{ManifestError, ManifestFile, Provenance, ShardId, SkippedList, VersionId};
 use utoipa::ToSchema;
 
 /// The most labels of a version, and of a shard.
@@ -29,8 +29,10 @@ pub(super) struct VersionSummary {
     row_bytes: u64,
     /// How many shards it has.
     shards: u64,
-    /// How many inputs it was made of.
-    inputs: u64,
+    /// How many inputs it was made of, if that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    inputs: Option<u64>,
     /// The files and rows that were left out.
     skipped: SkippedInputs,
     /// The columns, with what is known of their values.
@@ -46,8 +48,12 @@ pub(super) struct VersionSummary {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     row_lengths: Option<RowLengths>,
-    /// How it was ingested.
+    /// How samples were laid into shards, and what the version was made of another one by.
     config: serde_json::Value,
+    /// The settings of the ingest, if they are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    settings: Option<serde_json::Value>,
 }
 
 /// Inputs that were left out.
@@ -166,21 +172,22 @@ struct ShardRow {
 }
 
 impl VersionSummary {
-    pub(super) fn of(manifest: &ManifestFile) -> Result<Self, ManifestError> {
+    pub(super) fn of(manifest: &ManifestFile, provenance: Option<Provenance>) -> Result<Self, ManifestError> {
         let totals = manifest.totals();
         let classes = manifest.class_names().unwrap_or_default();
         let labels = manifest.labels()?.map(|labels| LabelSummary {
             distinct: labels.len(),
             most: most(&labels, &classes, MOST_LABELS),
         });
+        let skipped = provenance.as_ref().map(|known| known.skipped.clone()).unwrap_or_default();
         Ok(Self {
             version: manifest.id(),
             samples: totals.samples,
             bytes: totals.bytes,
             row_bytes: totals.row_bytes,
             shards: totals.shards,
-            inputs: totals.inputs,
-            skipped: SkippedInputs::of(manifest.skipped()?),
+            inputs: provenance.as_ref().map(|known| known.inputs.len() as u64),
+            skipped: SkippedInputs::of(skipped),
             columns: (0..manifest.schema().fields().len())
                 .map(|at| ColumnSummary::of(manifest, at))
                 .collect(),
@@ -188,6 +195,7 @@ impl VersionSummary {
             labels,
             row_lengths: totals.statistics.as_ref().map(|known| RowLengths::of(&known.row_bytes)),
             config: manifest.config().clone(),
+            settings: provenance.map(|known| known.settings),
         })
     }
 }

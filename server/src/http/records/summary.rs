@@ -57,8 +57,9 @@ pub(crate) async fn show(
     let _one_of_few = look(&state).await?;
     let origin = state.api.catalog.origin();
     let (version, trainings) = (training.version, vec![training]);
+    let provenance = origin.provenance(version).await?;
     let described = origin.ask_manifest(version, move |manifest| {
-        let version = Version::of(&manifest, first.as_ref(), &trainings, Vec::new())?;
+        let version = Version::of(&manifest, provenance.as_ref(), first.as_ref(), &trainings, Vec::new())?;
         Ok((trainings, version))
     });
     let (mut trainings, mut version) = described.await?;

@@ -22,7 +22,7 @@ fn filled() -> (Server, Value) {
         shards.iter().for_each(|shard| catalog.put_shard(shard).expect("put"));
         let schema = shardfmt::Shard::from_bytes(shards[0].bytes.clone()).expect("own").schema().clone();
         let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-        let manifest = Manifest::new(schema, entries, json!({}), Vec::new());
+        let manifest = Manifest::new(schema, entries, json!({}));
         let note = CommitNote::of(Operation::INGEST);
         let info = catalog.commit(&"d".parse().unwrap(), expected, &manifest, &note).expect("committed");
         let tag = format!("v{number}").parse().expect("a tag");

@@ -182,7 +182,6 @@ fn a_version_is_compared_with_an_earlier_one_by_the_code_of_shardctl() {
         "schema": [],
         "shards": { "kept": 1, "added": 1, "removed": 1 },
         "samples": { "kept": 3, "added": 3, "removed": 3 },
-        "inputs": { "kept": 0, "added": 0, "removed": 0 },
         "same_order": false,
     });
     assert_eq!((&answer["diff"], &answer["same"]), (&expected, &json!(false)));

@@ -147,7 +147,7 @@ fn vast(server: &Server) {
         ShardEntry { id, ..one.clone() }
     };
     let entries: Vec<ShardEntry> = (0..SHARDS).map(entry).collect();
-    let manifest = Manifest::new(rows.schema(), entries, json!({}), Vec::new());
+    let manifest = Manifest::new(rows.schema(), entries, json!({}));
     let note = CommitNote::of(Operation::INGEST);
     server.catalog().commit(&"vast".parse().unwrap(), None, &manifest, &note).expect("committed");
 }

@@ -1,7 +1,7 @@
 //! Files of one dataset, which need the same columns. Knows nothing of what kind they are.
 
 use arrow::datatypes::SchemaRef;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::Feed;
 use crate::config::OnError;

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 
 use arrow::array::RecordBatch;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
 use super::keyed::{self, Survey};

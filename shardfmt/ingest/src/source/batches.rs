@@ -11,8 +11,8 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow::error::ArrowError;
 use arrow::ipc::writer::StreamWriter;
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use super::{About, Feed, Format, canonical_rows, growth};
 use crate::error::one_line;

@@ -11,7 +11,7 @@ use arrow::csv::ReaderBuilder;
 use arrow::csv::reader::Format as CsvFormat;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::alike::Alike;
 use super::lines::{self, Block, Blocks, Grammar, Records};

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use arrow::array::RecordBatch;
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use super::images::{self, LARGEST_IMAGE, Labels, Layout, Load, Place, Rows};
 use super::picture::{self, Pictures};

@@ -14,7 +14,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ipc;
 use arrow::ipc::reader::{RecordBatchDecoder, read_dictionary};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::alike::Alike;
 use super::growth::{self, grows};

@@ -15,7 +15,7 @@ use arrow::error::ArrowError;
 use arrow::json::ReaderBuilder;
 use indexmap::IndexMap;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::lines::{self, Block, Grammar, Records};
 use super::{About, Faults, Feed, Format, PIECE_BYTES, PIECE_ROWS, canonical_rows, column_types, wide};

@@ -10,7 +10,7 @@ use arrow::array::{
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::lines::{self, Block, Grammar};
 use super::{About, Faults, Feed, Format, PIECE_ROWS};

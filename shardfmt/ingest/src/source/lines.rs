@@ -4,7 +4,7 @@
 use std::io::{self, Read};
 
 use arrow::array::RecordBatch;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use shardfmt::size::ByteSize;
 
 use super::compressed::decompressed;

@@ -50,7 +50,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Schema, SchemaRef};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use self::batches::BatchSource;
 use self::caught::caught;
@@ -379,7 +379,7 @@ impl Source {
     /// let config = IngestConfig::default();
     /// let source = Source::of_batches("numbers", schema, batches.into_iter(), &config)?;
     /// let read = Ingest::read(source, &config, &[], &Resources::threads(1), &NoProgress)?;
-    /// assert_eq!(read.write(None, &sink, &NoProgress)?.finish()[0].sample_count(), 200);
+    /// assert_eq!(read.write(None, &sink, &NoProgress)?.finish()[0].manifest.sample_count(), 200);
     /// # Ok(())
     /// # }
     /// ```

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use arrow::array::{ArrowPrimitiveType, RecordBatch};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::pack::{Layout, Mark, Packer, too_long};
 use super::{Faults, Feed, Piece};

@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use rayon::prelude::*;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use tar::{Archive, Entries, EntryType, PaxExtensions};
 
 use super::compressed::decompressed;

@@ -7,7 +7,7 @@ use std::mem;
 
 use arrow::array::ArrowPrimitiveType;
 use arrow::datatypes::{ArrowNativeType, DataType, UInt8Type, UInt16Type, UInt32Type};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use shardfmt::row::MAX_ROW_BYTES;
 
 use super::lines::{self, Block, Grammar, Text};

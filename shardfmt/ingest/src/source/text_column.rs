@@ -9,7 +9,7 @@ use arrow::array::{
 use arrow::buffer::OffsetBuffer;
 use arrow::compute::{cast, filter_record_batch};
 use arrow::datatypes::{ArrowNativeType, DataType, Field, Schema, UInt8Type, UInt16Type, UInt32Type};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::pack::Layout;
 use super::sequences::sequences;

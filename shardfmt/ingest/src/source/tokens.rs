@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use arrow::datatypes::DataType;
 use shardd_tokens::{EncodeError, Encoder, Specials};
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use super::caught;
 use crate::IngestError;

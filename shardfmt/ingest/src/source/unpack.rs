@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use shardfmt::size::ByteSize;
 
 use super::compressed::{Compression, decompressed};

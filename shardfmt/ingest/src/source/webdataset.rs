@@ -7,7 +7,7 @@ use std::path::Path;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use shardfmt::member::{Members, SCHEMA_MEMBER};
 use shardfmt::row::{MAX_ROW_BYTES, RowCodec};
 

@@ -8,7 +8,7 @@ use arrow::array::{Array, ArrayRef, AsArray, FixedSizeListArray, RecordBatch, UI
 use arrow::compute::{concat, concat_batches, partition, take, take_record_batch};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use super::arrays::{as_tensors, tensor_shape};
 use super::{About, Feed, Format, PIECE_BYTES, PIECE_ROWS, Piece, no_column};

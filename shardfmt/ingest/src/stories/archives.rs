@@ -35,7 +35,7 @@ fn it_does_not_matter_how_an_archive_is_packed() {
         assert_eq!(ingested.texts("path"), ["cat/1.png", "ant/2.png", "cat/3.png", "dog/4.png"], "{name}");
         assert_eq!(ingested.integers("label"), [1, 0, 1, 2]);
         assert_eq!(ingested.binaries("image"), [1, 2, 3, 4].map(png));
-        let input = &ingested.manifest.inputs[0];
+        let input = &ingested.provenance.inputs[0];
         assert_eq!((input.name.as_str(), input.digest), (name, shardfmt::Digest::of(&bytes)));
     }
 }
@@ -55,7 +55,7 @@ fn archives_of_a_directory_are_one_dataset() {
     assert_eq!(ingested.manifest.class_names().unwrap(), ["ant", "cat", "dog"]);
     assert_eq!(ingested.integers("label"), [1, 2, 2, 0]);
     assert_eq!(ingested.skipped, 1);
-    let inputs: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    let inputs: Vec<&str> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(inputs, ["a/one.tar", "b/two.tar.zst"]);
     assert_eq!(run(directory.path(), &under("b"), 1).unwrap().integers("label"), [1, 0]);
 }
@@ -90,7 +90,7 @@ fn what_is_wrong_with_a_member_is_said_or_skipped() {
     assert_eq!(ingested.texts("path"), ["cat/1.png", "cat/5.png"]);
     assert_eq!(ingested.binaries("image"), [png(1), png(5)]);
     assert_eq!(ingested.left_out(), faults.clone().map(|(name, ..)| name));
-    for (skipped, (.., reason)) in ingested.manifest.skipped.iter().zip(&faults) {
+    for (skipped, (.., reason)) in ingested.provenance.skipped.first.iter().zip(&faults) {
         assert!(skipped.reason.contains(reason), "{skipped:?}");
     }
     for (name, kind, bytes, reason) in faults {

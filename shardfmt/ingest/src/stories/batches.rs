@@ -24,7 +24,11 @@ fn of(batches: Vec<io::Result<RecordBatch>>) -> Source {
     Source::of_batches("rows", batch(0..0).schema(), batches.into_iter(), &IngestConfig::default()).unwrap()
 }
 
-fn read(source: Source, config: &IngestConfig, resources: &Resources) -> Result<Manifest, IngestError> {
+fn read(
+    source: Source,
+    config: &IngestConfig,
+    resources: &Resources,
+) -> Result<crate::Ingested, IngestError> {
     let read = Ingest::read(source, config, &[], resources, &NoProgress)?;
     Ok(read.write(None, &Kept::default(), &NoProgress)?.finish().remove(0))
 }
@@ -39,8 +43,8 @@ fn batches_make_the_shards_that_a_file_of_them_makes() {
     batches().iter().for_each(|batch| stream.write(batch).unwrap());
     let file = Inputs::in_memory("rows", stream.into_inner().unwrap());
     let file = read(Source::new(file, &config).unwrap(), &config, &Resources::threads(1)).unwrap();
-    assert_eq!(given.shards, file.shards);
-    assert_eq!(given.inputs, file.inputs, "the digest is that of the stream");
+    assert_eq!(given.manifest, file.manifest);
+    assert_eq!(given.provenance.inputs, file.provenance.inputs, "the digest is that of the stream");
 }
 
 #[test]
@@ -67,5 +71,5 @@ fn rows_that_exceed_memory_are_kept_on_disk() {
     let source = Source::of_batches("rows", batch(0..0).schema(), many, &IngestConfig::default()).unwrap();
     let little = Resources { memory: Resources::LEAST_MEMORY, ..Resources::threads(1) };
     let version = read(source, &IngestConfig::default(), &little).unwrap();
-    assert_eq!(version.sample_count(), 16_000);
+    assert_eq!(version.manifest.sample_count(), 16_000);
 }

@@ -44,8 +44,9 @@ fn ingest_time_of_the_train_split() {
         let start = Instant::now();
         let source = Source::open(&path, &config).unwrap();
         let opened = start.elapsed();
-        let manifest =
-            ingest(source, &config, &Resources::threads(threads), &Kept::default(), &NoProgress).unwrap();
+        let manifest = ingest(source, &config, &Resources::threads(threads), &Kept::default(), &NoProgress)
+            .unwrap()
+            .manifest;
         let (samples, shards) = (manifest.sample_count(), manifest.shards.len());
         println!(
             "{samples} images, {shards} shards, {threads} threads: {:.2?} (listing {opened:.2?})",

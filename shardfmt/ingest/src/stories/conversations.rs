@@ -149,9 +149,9 @@ fn a_conversation_is_a_row_of_tokens_of_which_those_of_the_assistant_have_a_loss
         types.collect::<Vec<_>>(),
         ["tokens: List(non-null UInt16)", "loss_mask: List(non-null UInt8)"]
     );
-    let names: Vec<_> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<_> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["a.jsonl", "small.json", "tokenizer_config.json"]);
-    assert_eq!(ingested.manifest.config["chat_template"], "tokenizer_config.json");
+    assert_eq!(ingested.provenance.settings["chat_template"], "tokenizer_config.json");
     let all = chats.run(&IngestConfig { loss: Loss::All, ..chats.config() });
     assert!(texts(&all).iter().all(|(text, part)| text == part));
 }
@@ -299,7 +299,7 @@ fn a_conversation_that_cannot_be_rendered_is_named_by_its_line_and_message() {
     let skipped = chats.run(&IngestConfig { on_error: OnError::Skip, ..chats.config() });
     assert_eq!(texts(&skipped), expected());
     assert_eq!(skipped.left_out(), ["b/a.jsonl, line 2", "b/a.jsonl, line 5", "b/a.jsonl, line 6"]);
-    let reason = &skipped.manifest.skipped[2].reason;
+    let reason = &skipped.provenance.skipped.first[2].reason;
     assert!(reason.contains("has no value of \"messages\"; its keys are text"), "{reason}");
 
     let parquet = Chats::new(MARKED, &[]);
@@ -327,7 +327,9 @@ fn a_conversation_without_a_token_of_loss_is_left_out_and_listed() {
         let ingested = chats.run(&IngestConfig { sequence_length, packing, ..chats.config() });
         assert_eq!(sorted(texts(&ingested)), sorted(expected()));
         assert_eq!(ingested.left_out(), ["a.jsonl, line 2"]);
-        assert!(ingested.manifest.skipped[0].reason.contains("no token of the conversation has a loss"));
+        assert!(
+            ingested.provenance.skipped.first[0].reason.contains("no token of the conversation has a loss")
+        );
         let all = chats.run(&IngestConfig { sequence_length, packing, loss: Loss::All, ..chats.config() });
         assert_eq!((texts(&all).len(), all.left_out().len()), (3, 0));
     }
@@ -365,7 +367,7 @@ fn the_template_of_a_model_is_in_one_file_or_two() {
     let chats = Chats::new(MARKED, &[("a.jsonl", lines(&conversations()))]);
     let split = directory(&files);
     let names = |ingested: &Ingested| {
-        let inputs = ingested.manifest.inputs[2..].iter().map(|input| input.name.clone());
+        let inputs = ingested.provenance.inputs[2..].iter().map(|input| input.name.clone());
         inputs.collect::<Vec<_>>()
     };
     for (given, other) in

@@ -29,10 +29,10 @@ fn files_of_a_directory_are_one_table_with_the_types_of_all() {
         ]
     );
     assert_eq!(ingested.skipped, 1);
-    let names: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<&str> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["a.csv", "b.csv.gz", "c.csv.zst"]);
     let digest = shardfmt::digest::Digest::of(&fs::read(directory.path().join("b.csv.gz")).unwrap());
-    assert_eq!(ingested.manifest.inputs[1].digest, digest);
+    assert_eq!(ingested.provenance.inputs[1].digest, digest);
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn lines_that_are_no_rows_are_named_or_left_out() {
         ["b.csv", "a.csv, line 3", "a.csv, line 6", "a.csv, line 7", "a.csv, line 8", "a.csv, line 9"]
     );
     let reasons: Vec<&str> =
-        ingested.manifest.skipped.iter().map(|skipped| skipped.reason.as_str()).collect();
+        ingested.provenance.skipped.first.iter().map(|skipped| skipped.reason.as_str()).collect();
     assert!(reasons[0].contains("column 1 is \"z\" instead of \"y\""), "{reasons:?}");
     assert!(reasons[1].contains("3 columns where the header has 2"), "{reasons:?}");
     assert!(reasons[2].contains("parsing value 'seven'"), "{reasons:?}");

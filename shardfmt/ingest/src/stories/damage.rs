@@ -79,7 +79,9 @@ fn check_damaged(
     let config = IngestConfig { on_error: OnError::Skip, ..config.clone() };
     match (failing, run(&path, &config, 2)) {
         (Ok(failing), Ok(skipping)) => prop_assert_eq!(failing.rows(), skipping.rows()),
-        (Err(error), Ok(skipping)) => prop_assert!(!skipping.manifest.skipped.is_empty(), "{}", error),
+        (Err(error), Ok(skipping)) => {
+            prop_assert!(!skipping.provenance.skipped.first.is_empty(), "{}", error)
+        }
         (Ok(_), Err(error)) => prop_assert!(false, "{}", error),
         (Err(_), Err(error)) => prop_assert!(error.to_string().contains(name), "{}", error),
     }

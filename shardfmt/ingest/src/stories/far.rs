@@ -70,7 +70,7 @@ fn kinds() -> [(&'static str, Vec<u8>); 3] {
 
 fn version(inputs: Inputs, config: &IngestConfig) -> Result<shardfmt::VersionId, IngestError> {
     let source = Source::new(inputs, config)?;
-    Ok(ingest(source, config, &Resources::threads(2), &Kept::default(), &NoProgress)?.id())
+    Ok(ingest(source, config, &Resources::threads(2), &Kept::default(), &NoProgress)?.manifest.id())
 }
 
 #[test]

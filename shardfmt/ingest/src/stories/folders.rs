@@ -27,7 +27,11 @@ fn what_is_no_file_is_named_and_never_waited_for() {
         (left.manifest.sample_count(), left.left_out()),
         (2, vec!["cat/2.png".into(), "dog/2.png".into()])
     );
-    assert!(left.manifest.skipped[1].reason.contains("is a socket"), "{:?}", left.manifest.skipped);
+    assert!(
+        left.provenance.skipped.first[1].reason.contains("is a socket"),
+        "{:?}",
+        left.provenance.skipped.first
+    );
     // Given by itself there is nothing to leave out.
     for (config, path, kind) in [(sequential(), &pipe, "a named pipe"), (skipping(), &socket, "a socket")] {
         let text = refusal(path, &config);

@@ -19,7 +19,7 @@ fn folders_are_the_labels_and_bytes_stay_as_they_are() {
     assert_eq!(ingested.manifest.class_names().unwrap(), ["ant", "cat", "dog"]);
     assert_eq!(ingested.binaries("image"), [png(3), png(1), png(2), png(4)]);
     assert_eq!(ingested.skipped, 1);
-    assert_eq!(ingested.manifest.inputs[0].name, "./ (4 files)");
+    assert_eq!(ingested.provenance.inputs[0].name, "./ (4 files)");
     let counts = ingested.manifest.shards[0].labels.clone().unwrap();
     assert_eq!(counts, [("0", 1), ("1", 2), ("2", 1)].map(|(label, count)| (label.into(), count)).into());
 }
@@ -52,8 +52,8 @@ fn an_archive_is_read_without_unpacking_plain_gzipped_or_joined() {
         assert_eq!(ingested.texts("path"), expected);
         assert_eq!(ingested.integers("label"), [1, 1, 0, 2]);
         assert_eq!(ingested.manifest.class_names().unwrap(), ["ant", "cat", "dog"]);
-        assert_eq!(ingested.manifest.inputs[0].digest, shardfmt::digest::Digest::of(&bytes));
-        assert_eq!(ingested.manifest.inputs[0].name, name);
+        assert_eq!(ingested.provenance.inputs[0].digest, shardfmt::digest::Digest::of(&bytes));
+        assert_eq!(ingested.provenance.inputs[0].name, name);
         let all = run(&path, &sequential(), 1).unwrap();
         assert_eq!(all.manifest.class_names().unwrap(), ["test", "train"]);
         assert_eq!(all.skipped, 1);

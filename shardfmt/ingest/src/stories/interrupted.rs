@@ -4,7 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::array::{BinaryArray, Int64Array};
 use proptest::prelude::*;
-use shardfmt::manifest::SKIPPED_LISTED;
+use shardfmt::provenance::SKIPPED_LISTED;
 use shardfmt::size::ByteSize;
 
 use super::*;
@@ -143,14 +143,15 @@ fn memory_does_not_matter_and_an_interrupted_ingest_goes_on() {
     for mix in mixes() {
         let config = IngestConfig { mix, shard_size: Some(ByteSize(4 << 20)), ..IngestConfig::default() };
         let open = || Source::open(&path, &config).unwrap();
-        let much = ingest(open(), &config, &Resources::threads(2), &Kept::default(), &NoProgress).unwrap();
+        let much =
+            ingest(open(), &config, &Resources::threads(2), &Kept::default(), &NoProgress).unwrap().manifest;
         let sink = Failing::after(5);
         let failed = ingest(open(), &config, &little, &sink, &NoProgress).expect_err("the store went away");
         assert!(matches!(failed, IngestError::Sink { .. }), "{failed}");
         assert_eq!(kept_in(work.path()), ["journal", "rows-0"], "the work is kept, in few files");
         // A continued ingest reads no piece again, and makes only missing shards.
         sink.left.store(u64::MAX, Ordering::SeqCst);
-        let again = ingest(open(), &config, &little, &sink, &NoProgress).unwrap();
+        let again = ingest(open(), &config, &little, &sink, &NoProgress).unwrap().manifest;
         assert_eq!(again.id(), much.id());
         assert_eq!(sink.stored.load(Ordering::SeqCst), much.shards.len() as u64);
         assert_eq!(std::fs::read_dir(work.path()).unwrap().count(), 0, "nothing is left behind");
@@ -168,7 +169,7 @@ fn whenever_it_was_killed_it_goes_on_with_other_threads_memory_and_shard_size() 
             let source = Source::open(&path, &config).unwrap();
             let read = Ingest::read(source, &config, &parts, resources, progress).unwrap();
             let written = read.write(Some(ByteSize(shard_size)), &Kept::default(), &NoProgress).unwrap();
-            written.finish().iter().map(Manifest::id).collect::<Vec<_>>()
+            written.finish().iter().map(|version| version.manifest.id()).collect::<Vec<_>>()
         };
         let work = tempfile::tempdir().unwrap();
         let killed = Snapshot::after(after, work.path());
@@ -199,7 +200,7 @@ fn shards_of_another_cut_are_not_taken_for_those_of_this_one() {
             let source = Source::open(&path, &config).unwrap();
             let read = Ingest::read(source, &config, &[], &resources, &NoProgress).unwrap();
             let written = read.write(Some(ByteSize(rows * row)), sink, &NoProgress)?;
-            Ok::<_, IngestError>(written.finish().pop().unwrap())
+            Ok::<_, IngestError>(written.finish().pop().unwrap().manifest)
         };
         // Shard 292 has four rows in both: one in the middle of 512 shards, and the rest for the last of 293.
         let sink = Failing::after(400);
@@ -220,7 +221,8 @@ fn rows_that_are_gone_are_read_anew() {
         Resources { threads: 2, memory: Resources::LEAST_MEMORY, work: Some(work.path().to_owned()) };
     let config = IngestConfig::default();
     let open = || Source::open(&path, &config).unwrap();
-    let undisturbed = ingest(open(), &config, &Resources::threads(2), &Kept::default(), &NoProgress).unwrap();
+    let undisturbed =
+        ingest(open(), &config, &Resources::threads(2), &Kept::default(), &NoProgress).unwrap().manifest;
     for length in [None, Some(1 << 20)] {
         ingest(open(), &config, &resources, &Failing::after(0), &NoProgress).expect_err("no store");
         let kept = fs::read_dir(work.path()).unwrap().next().unwrap().unwrap().path();
@@ -231,7 +233,7 @@ fn rows_that_are_gone_are_read_anew() {
             }
         }
         let beginning = Beginning::default();
-        let manifest = ingest(open(), &config, &resources, &Kept::default(), &beginning).unwrap();
+        let manifest = ingest(open(), &config, &resources, &Kept::default(), &beginning).unwrap().manifest;
         assert_eq!((manifest.id(), beginning.0.get()), (undisturbed.id(), Some(&0)));
     }
 }
@@ -250,13 +252,13 @@ fn nothing_is_kept_of_what_fails_every_time() {
 }
 
 #[test]
-fn what_was_left_out_is_counted_and_listed_as_far_as_manifests_go() {
+fn what_was_left_out_is_counted_and_listed_as_far_as_provenances_list() {
     let lines: String = (0..3 * SKIPPED_LISTED / 2).map(|line| format!("{line}\n{line},1\n")).collect();
     let (_directory, path) = one_file("all.csv", format!("number\n{lines}").as_bytes());
-    let manifest = run(&path, &skipping(), 2).unwrap().manifest;
-    assert_eq!(manifest.skipped_count, 3 * SKIPPED_LISTED as u64 / 2);
-    assert_eq!(manifest.skipped.len(), SKIPPED_LISTED);
-    assert!(manifest.skipped[SKIPPED_LISTED - 1].name.ends_with(&format!("line {}", 2 * SKIPPED_LISTED + 1)));
+    let skipped = run(&path, &skipping(), 2).unwrap().provenance.skipped;
+    assert_eq!(skipped.count, 3 * SKIPPED_LISTED as u64 / 2);
+    assert_eq!(skipped.first.len(), SKIPPED_LISTED);
+    assert!(skipped.first[SKIPPED_LISTED - 1].name.ends_with(&format!("line {}", 2 * SKIPPED_LISTED + 1)));
 }
 
 #[test]
@@ -272,7 +274,7 @@ fn a_shard_that_is_gone_is_made_again() {
     ingest(open(), &config, &resources, &first, &NoProgress).expect_err("the store went away");
     // Another store has none of the listed shards.
     let other = Failing::after(u64::MAX);
-    let manifest = ingest(open(), &config, &resources, &other, &NoProgress).unwrap();
+    let manifest = ingest(open(), &config, &resources, &other, &NoProgress).unwrap().manifest;
     assert_eq!(other.stored.load(Ordering::SeqCst), manifest.shards.len() as u64);
 }
 
@@ -290,7 +292,7 @@ fn an_input_that_changed_is_read_anew() {
     let columns: Vec<(&str, arrow::array::ArrayRef)> =
         vec![("label", Arc::new(Int64Array::from(vec![1, 2, 3])))];
     write_parquet(path.clone(), &RecordBatch::try_from_iter(columns).unwrap());
-    let manifest = ingest(open(), &config, &resources, &Kept::default(), &NoProgress).unwrap();
+    let manifest = ingest(open(), &config, &resources, &Kept::default(), &NoProgress).unwrap().manifest;
     assert_eq!(manifest.sample_count(), 3);
 }
 
@@ -307,7 +309,7 @@ proptest! {
             Resources { threads, memory: Resources::LEAST_MEMORY, work: Some(work.path().to_owned()) };
         let config = IngestConfig { shard_size: Some(ByteSize(4 << 20)), ..IngestConfig::default() };
         let open = || Source::open(&path, &config).unwrap();
-        let undisturbed = ingest(open(), &config, &Resources::threads(1), &Kept::default(), &NoProgress).unwrap();
+        let undisturbed = ingest(open(), &config, &Resources::threads(1), &Kept::default(), &NoProgress).unwrap().manifest;
         let sink = Failing::after(0);
         for stop in stops {
             sink.left.store(stop, Ordering::SeqCst);
@@ -316,6 +318,6 @@ proptest! {
             prop_assert!(ended.is_err() || sink.stored.load(Ordering::SeqCst) >= undisturbed.shards.len() as u64);
         }
         sink.left.store(u64::MAX, Ordering::SeqCst);
-        prop_assert_eq!(ingest(open(), &config, &resources, &sink, &NoProgress).unwrap().id(), undisturbed.id());
+        prop_assert_eq!(ingest(open(), &config, &resources, &sink, &NoProgress).unwrap().manifest.id(), undisturbed.id());
     }
 }

@@ -74,6 +74,32 @@ proptest! {
     }
 
     #[test]
+    fn the_same_rows_of_other_files_are_one_version(rows in rows(), seed: u64, shard_bytes in 1..5000u64, at: prop::sample::Index) {
+        let (_here, path, _) = parquet(&rows);
+        let there = directory(&[]);
+        let (first, second) = rows.split_at(at.index(rows.len()).max(1));
+        write_parquet(there.path().join("a.parquet"), &batch(first));
+        if !second.is_empty() {
+            write_parquet(there.path().join("b.parquet"), &batch(second));
+        }
+        let arrow = there.path().join("all.arrow");
+        let mut file = arrow::ipc::writer::FileWriter::try_new(File::create(&arrow).unwrap(), &batch(&rows).schema()).unwrap();
+        file.write(&batch(&rows)).unwrap();
+        file.finish().unwrap();
+        let moved = directory(&[]);
+        std::fs::rename(&arrow, moved.path().join("all.arrow")).unwrap();
+        for mix in [Mix::Random, Mix::Sequential, Mix::Stratified("label".to_owned())] {
+            let config = config(mix, seed, shard_bytes);
+            let one = run(&path, &config, 1).unwrap();
+            for other in [there.path().to_owned(), moved.path().join("all.arrow")] {
+                let other = run(&other, &config, 2).unwrap();
+                prop_assert_eq!(one.manifest.id(), other.manifest.id());
+                prop_assert_ne!(&one.provenance.inputs, &other.provenance.inputs);
+            }
+        }
+    }
+
+    #[test]
     fn what_take_takes_is_disjoint_and_covers(rows in rows(), seed: u64, parts in 1..5u32) {
         let (_directory, path, canonical) = parquet(&rows);
         let mut together = Vec::new();

@@ -116,7 +116,7 @@ fn values_of_every_format_are_columns() {
         (shape("matrix").as_str(), shape("pixels").as_str()),
         (r#"{"shape":[1,2]}"#, r#"{"shape":[1,3]}"#)
     );
-    let names: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<&str> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["index.json", "chunk-0-0.bin"]);
     let decoded = IngestConfig { decode: true, columns: Some(vec!["png".to_owned()]), ..sequential() };
     let decoded = run(directory.path(), &decoded, 1).unwrap();
@@ -194,9 +194,9 @@ fn rows_that_lie_in_an_arrow_file_are_read_from_there() {
     );
     let ingested = run(directory.path(), &sequential(), 2).unwrap();
     assert_eq!((ingested.integers("id"), ingested.texts("text")[3].as_str()), (vec![0, 1, 2, 3], "row 3"));
-    let recorded = ingested.manifest.inputs.iter().find(|input| input.name == "chunk-0-1.bin").unwrap();
+    let recorded = ingested.provenance.inputs.iter().find(|input| input.name == "chunk-0-1.bin").unwrap();
     assert_eq!(recorded.digest, shardfmt::Digest::of(&second), "of the whole chunk");
-    assert_eq!(ingested.manifest.inputs.len(), 3);
+    assert_eq!(ingested.provenance.inputs.len(), 3);
 }
 
 #[test]

@@ -72,9 +72,9 @@ fn every_encoding_of_the_writer_is_read_however_it_is_compressed() {
         let views = ingested.column("views");
         let lengths: Vec<usize> = views.as_list::<i32>().iter().map(|views| views.unwrap().len()).collect();
         assert_eq!(lengths, [0, 1, 2, 0, 1, 2, 0]);
-        let names: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+        let names: Vec<&str> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
         assert_eq!((names.len(), names[0]), (3, "index.json"));
-        for input in &ingested.manifest.inputs {
+        for input in &ingested.provenance.inputs {
             let bytes = fs::read(golden(name).join(&input.name)).unwrap();
             assert_eq!(input.digest, shardfmt::Digest::of(&bytes));
         }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn with_memory(path: &Path, memory: ByteSize, config: &IngestConfig) -> Result<Manifest, IngestError> {
+fn with_memory(path: &Path, memory: ByteSize, config: &IngestConfig) -> Result<crate::Ingested, IngestError> {
     let resources = Resources { memory, ..Resources::threads(1) };
     let inputs = Inputs::local(path, None, Links::Within)?.within(&resources);
     ingest(Source::new(inputs, config)?, config, &resources, &Kept::default(), &Counted::default())
@@ -23,7 +23,7 @@ fn a_row_of_more_than_a_quarter_of_memory_is_refused_and_never_left_out() {
         }
     }
     let more = ByteSize(2 * least.0);
-    assert_eq!(with_memory(&text, more, &sequential()).unwrap().sample_count(), 1);
+    assert_eq!(with_memory(&text, more, &sequential()).unwrap().manifest.sample_count(), 1);
     let decoded = with_memory(images.path(), more, &sequential()).expect_err("zeros are no image");
     assert!(matches!(decoded, IngestError::Image { .. }), "{decoded}");
 }

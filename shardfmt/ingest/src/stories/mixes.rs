@@ -54,10 +54,10 @@ proptest! {
         let sink = Kept::default();
         let source = Source::open(&path, &config).unwrap();
         let read = Ingest::read(source, &config, &parts, &Resources::threads(2), &NoProgress).unwrap();
-        let manifests = read.write(config.shard_size, &sink, &NoProgress).unwrap().finish();
-        for (part, manifest) in parts.into_iter().zip(manifests) {
+        let versions = read.write(config.shard_size, &sink, &NoProgress).unwrap().finish();
+        for (part, version) in parts.into_iter().zip(versions) {
             let config = IngestConfig { take: Some(part), ..config.clone() };
-            prop_assert_eq!(run(&path, &config, 1).unwrap().manifest.id(), manifest.id());
+            prop_assert_eq!(run(&path, &config, 1).unwrap().manifest.id(), version.manifest.id());
         }
     }
 }

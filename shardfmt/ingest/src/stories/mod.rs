@@ -44,8 +44,9 @@ use flate2::write::GzEncoder;
 use image::{ImageFormat, RgbImage};
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
+use shardfmt::Provenance;
 use shardfmt::digest::ShardId;
-use shardfmt::manifest::ShardEntry;
+use shardfmt::manifest::{Manifest, ShardEntry};
 use shardfmt::row::RowCodec;
 use shardfmt::shard::{FinishedShard, Shard};
 use tempfile::TempDir;
@@ -87,6 +88,7 @@ impl Progress for Counted {
 /// A finished ingest with its shards.
 pub(super) struct Ingested {
     pub(super) manifest: Manifest,
+    pub(super) provenance: Provenance,
     pub(super) skipped: u64,
     shards: Kept,
 }
@@ -123,12 +125,13 @@ pub(super) fn run_source(
 ) -> Result<Ingested, IngestError> {
     let (shards, counted) = (Kept::default(), Counted::default());
     let (skipped, promised) = (source.skipped_count(), source.sample_count());
-    let manifest = ingest(source, config, &Resources::threads(threads), &shards, &counted)?;
+    let crate::Ingested { manifest, provenance } =
+        ingest(source, config, &Resources::threads(threads), &shards, &counted)?;
     let samples = manifest.sample_count();
     let is_part = config.take.is_some() || config.on_error == OnError::Skip;
     assert!(promised.is_none_or(|promised| samples == promised) || is_part);
     assert_eq!((counted.reading.into_inner(), counted.writing.into_inner()), (samples, samples));
-    Ok(Ingested { manifest, skipped, shards })
+    Ok(Ingested { manifest, provenance, skipped, shards })
 }
 
 impl Ingested {
@@ -186,12 +189,12 @@ impl Ingested {
 
     /// The parts left out, by name.
     pub(super) fn skipped_names(&self) -> Vec<&str> {
-        self.manifest.skipped.iter().map(|skipped| skipped.name.as_str()).collect()
+        self.provenance.skipped.first.iter().map(|skipped| skipped.name.as_str()).collect()
     }
 
     /// The parts left out: names, in input order.
     pub(super) fn left_out(&self) -> Vec<String> {
-        self.manifest.skipped.iter().map(|skipped| skipped.name.clone()).collect()
+        self.provenance.skipped.first.iter().map(|skipped| skipped.name.clone()).collect()
     }
 
     /// The values of a column, one record batch after the other.

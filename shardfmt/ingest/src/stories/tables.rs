@@ -30,7 +30,7 @@ fn files_of_a_directory_follow_each_other_by_name() {
     let ingested = run(directory.path(), &sequential(), 2).unwrap();
     assert_eq!(ingested.integers("label"), (0..250).collect::<Vec<_>>());
     assert_eq!(ingested.skipped, 1);
-    let names: Vec<&str> = ingested.manifest.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<&str> = ingested.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["a.parquet", "b/2.PARQUET", "c.parquet"]);
     let labels = ingested.manifest.shards[0].labels.as_ref().unwrap();
     assert_eq!(labels.len(), 250);

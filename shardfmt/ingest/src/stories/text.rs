@@ -60,8 +60,8 @@ fn the_tokens_are_those_of_hugging_face() {
     let rows: Vec<Value> = expected.iter().map(|(_, tokens)| json!({"tokens": tokens})).collect();
     assert_eq!(ingested.json(), rows);
     assert_eq!(ingested.types()[0].1, "List(non-null UInt16)");
-    assert_eq!(ingested.manifest.inputs.last().unwrap().name, "tokenizer.json");
-    assert_eq!(ingested.manifest.config["tokenizer"], "tokenizer.json");
+    assert_eq!(ingested.provenance.inputs.last().unwrap().name, "tokenizer.json");
+    assert_eq!(ingested.provenance.settings["tokenizer"], "tokenizer.json");
     let sequences = run(directory.path(), &packed(tokenized(sequential()), 5), 2).unwrap();
     let all: Vec<u32> = expected.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
     let rows: Vec<Value> = sequences.json();
@@ -78,7 +78,7 @@ fn the_tokens_are_those_of_hugging_face() {
         })
         .collect();
     assert_eq!(begins, [0, 2, 13]);
-    let left_out = &sequences.manifest.skipped[0];
+    let left_out = &sequences.provenance.skipped.first[0];
     assert_eq!(left_out.name, "2.txt");
     assert!(left_out.reason.contains(&format!("its last {} tokens", all.len() % 5)), "{}", left_out.reason);
 }
@@ -91,9 +91,8 @@ fn where_the_tokenizer_lies_does_not_matter_but_what_it_says_does() {
         let config = IngestConfig { tokenizer: Some(tokenizer), ..sequential() };
         let source = Source::open(&directory.path().join("a.txt"), &config).unwrap();
         let stamp = source.stamp();
-        let manifest =
-            ingest(source, &config, &Resources::threads(1), &Kept::default(), &NoProgress).unwrap();
-        (manifest.id(), stamp)
+        let made = ingest(source, &config, &Resources::threads(1), &Kept::default(), &NoProgress).unwrap();
+        (made.provenance.digest(), stamp)
     };
     let copy = other.path().join("tokenizer.json");
     let (here, there) = (id(theirs("tokenizer.json")), id(copy.clone()));

@@ -231,7 +231,7 @@ fn a_file_is_recognised_by_its_first_bytes_and_a_directory_by_its_names() {
     let directory = directory(&files);
     let ingested = run(directory.path(), &sequential(), 2).unwrap();
     assert_eq!((ingested.integers("label"), ingested.skipped), (vec![3, -4], 2));
-    assert_eq!(ingested.manifest.inputs.len(), 3);
+    assert_eq!(ingested.provenance.inputs.len(), 3);
     for (name, bytes) in [
         ("a.tfrecord.gz", gzip(&files[0].1)),
         ("a.tfrecords", zstd(&files[0].1)),

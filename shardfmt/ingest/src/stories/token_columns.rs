@@ -57,7 +57,7 @@ fn a_column_of_text_becomes_tokens_beside_the_others() {
     let rows: Vec<Value> =
         expected.iter().enumerate().map(|(id, (_, tokens))| json!({"id": id, "text": tokens})).collect();
     assert_eq!(ingested.json(), rows);
-    assert_eq!(ingested.manifest.inputs.last().unwrap().name, "tokenizer.json");
+    assert_eq!(ingested.provenance.inputs.last().unwrap().name, "tokenizer.json");
     let sequences = IngestConfig { sequence_length: Some(5), ..of_column("text") };
     let ingested = run(directory.path(), &sequences, 2).unwrap();
     let all: Vec<u32> = expected.iter().flat_map(|(_, tokens)| tokens.clone()).collect();
@@ -116,9 +116,9 @@ fn documents_longer_than_a_sequence_are_cut_truncated_left_out_or_refused() {
     assert_eq!(found(Long::Drop), ["one", "two"]);
     let dropped = run(&path, &with(Long::Drop), 1).unwrap();
     assert!(
-        dropped.manifest.skipped[0].reason.contains("1 documents of 13 tokens"),
+        dropped.provenance.skipped.first[0].reason.contains("1 documents of 13 tokens"),
         "{:?}",
-        dropped.manifest.skipped
+        dropped.provenance.skipped.first
     );
     let refused = refusal(&path, &with(Long::Raise));
     assert!(refused.contains("line 2: the document has 13 tokens, and a sequence 6"), "{refused}");

@@ -81,7 +81,7 @@ fn archives_follow_each_other_and_may_use_a_key_again() {
     assert_eq!(ingested.integers("label"), [0, 1, 2]);
     assert_eq!(ingested.texts("key"), ["0", "0", "0"]);
     assert_eq!(columns(&ingested.manifest), ["key", "label", "image"]);
-    assert_eq!(ingested.manifest.inputs.len(), 3);
+    assert_eq!(ingested.provenance.inputs.len(), 3);
 }
 
 #[test]

@@ -8,15 +8,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
+use shardfmt::InputDigest;
 use shardfmt::compare::{SchemaChange, changes};
 use shardfmt::digest::{Digest, ShardId};
-use shardfmt::manifest::{InputDigest, Manifest, SKIPPED_LISTED, ShardEntry};
+use shardfmt::manifest::ShardEntry;
 use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
 
 use super::store::one_line;
-use super::{Base, settings};
+use super::{Base, Layout, settings};
 use crate::source::chat::template::TemplateFiles;
-use crate::{IngestConfig, IngestError, Progress, Resources, Sink, Source};
+use crate::{IngestConfig, IngestError, Ingested, Progress, Resources, Sink, Source};
 
 /// Why nothing was appended.
 #[derive(Debug, thiserror::Error)]
@@ -67,23 +68,25 @@ pub fn append(
     resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
-) -> Result<Manifest, AppendError> {
+) -> Result<Ingested, AppendError> {
     let mut manifest = base.manifest.clone();
     let of_settings = [tokenizer_of(base, &config)?, template_of(base, &config)?].concat();
     check_columns(&manifest.schema, &source)?;
-    let mut added = ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+    let Ingested { manifest: added, provenance: mut read } =
+        ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
     // They are among the inputs of the version, and no samples are made of them.
-    added.inputs.retain(|input| !of_settings.contains(&input.digest));
+    read.inputs.retain(|input| !of_settings.contains(&input.digest));
     if !again && !is_another_folder(base, config.under.as_deref()) {
-        added.inputs.iter().try_for_each(|input| refuse(&manifest.inputs, input))?;
+        read.inputs.iter().try_for_each(|input| refuse(known_inputs(base), input))?;
     }
-    manifest.config = settings::appended(base, settings::settings(&added).unwrap_or(config));
+    let layout = Layout::recorded(&added).unwrap_or(Layout::of(&config));
+    manifest.config = settings::appended(base, layout);
     manifest.shards.extend(added.shards);
-    manifest.inputs.extend(added.inputs);
-    manifest.skipped.extend(added.skipped);
-    manifest.skipped.truncate(SKIPPED_LISTED);
-    manifest.skipped_count = manifest.skipped_count.saturating_add(added.skipped_count);
-    Ok(manifest)
+    let mut provenance = base.provenance.cloned().unwrap_or_default();
+    provenance.settings = read.settings;
+    provenance.inputs.extend(read.inputs);
+    provenance.skipped.extend(read.skipped);
+    Ok(Ingested { manifest, provenance })
 }
 
 /// The digest of the tokenizer, if there is one, which has to be that of the version.
@@ -94,7 +97,7 @@ fn tokenizer_of(base: Base<'_>, config: &IngestConfig) -> Result<Vec<Digest>, Ap
     if has_inputs(base, &[digest]) {
         return Ok(vec![digest]);
     }
-    let recorded = settings::settings(base.manifest).and_then(|settings| settings.tokenizer);
+    let recorded = settings::settings(base.manifest, base.provenance).and_then(|settings| settings.tokenizer);
     Err(AppendError::Tokenizer { path: path.clone(), recorded })
 }
 
@@ -105,12 +108,17 @@ fn template_of(base: Base<'_>, config: &IngestConfig) -> Result<Vec<Digest>, App
     if has_inputs(base, &digests) {
         return Ok(digests);
     }
-    let recorded = settings::settings(base.manifest).and_then(|settings| settings.chat_template);
+    let recorded =
+        settings::settings(base.manifest, base.provenance).and_then(|settings| settings.chat_template);
     Err(AppendError::ChatTemplate { path: path.clone(), recorded })
 }
 
 fn has_inputs(base: Base<'_>, digests: &[Digest]) -> bool {
-    digests.iter().all(|digest| base.manifest.inputs.iter().any(|input| input.digest == *digest))
+    digests.iter().all(|digest| known_inputs(base).iter().any(|input| input.digest == *digest))
+}
+
+fn known_inputs(base: Base<'_>) -> &[InputDigest] {
+    base.provenance.map_or(&[], |provenance| &provenance.inputs)
 }
 
 /// Opens the input to append. Where types are inferred from values, such as in CSV, and come out otherwise
@@ -154,7 +162,8 @@ fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError>
 /// Whether `under` is certainly a folder of which the version has nothing: then the same file may hold other samples. Of a
 /// version that has grown, only the last folder is known.
 fn is_another_folder(base: Base<'_>, under: Option<&str>) -> bool {
-    let there = settings::settings(base.manifest).filter(|_| settings::made_of(base.manifest).is_none());
+    let there = settings::settings(base.manifest, base.provenance);
+    let there = there.filter(|_| settings::is_of_one_ingest(base.manifest));
     let there = there.and_then(|settings| settings.under);
     there.zip(under).is_some_and(|(there, under)| {
         let (there, under) = (Path::new(there.trim_matches('/')), Path::new(under.trim_matches('/')));
@@ -172,7 +181,7 @@ pub fn refuse_file(base: Base<'_>, path: &Path, under: Option<&str>) -> Result<(
     if is_another_folder(base, under) {
         return Ok(());
     }
-    let inputs = &base.manifest.inputs;
+    let inputs = known_inputs(base);
     let Some(length) = path.metadata().ok().filter(|found| found.is_file()).map(|found| found.len()) else {
         return Ok(());
     };
@@ -203,7 +212,7 @@ fn ingest_as(
     resources: &Resources,
     sink: &dyn Sink,
     progress: &dyn Progress,
-) -> Result<Manifest, AppendError> {
+) -> Result<Ingested, AppendError> {
     if source.schema().fields() == schema.fields() {
         return Ok(crate::ingest(source, config, resources, sink, progress)?);
     }
@@ -215,7 +224,7 @@ fn ingest_as(
         misfit.map_or(AppendError::Ingest(error), |reason| AppendError::Null { path, reason })
     })?;
     let fitted = fit.fitted.into_inner().unwrap_or_else(PoisonError::into_inner);
-    for entry in &mut added.shards {
+    for entry in &mut added.manifest.shards {
         *entry = fitted.get(&entry.id).expect("every shard went through the sink").clone();
     }
     Ok(added)

@@ -13,6 +13,7 @@ use shardd_views::projection::{Projection, ProjectionError};
 use shardd_views::rule::{Dedup, Rule, RuleError};
 use shardd_views::sample::{Multiplicities, Sample, SampleError, Weights, WeightsError};
 use shardd_views::split::{Split, SplitError};
+use shardfmt::Provenance;
 use shardfmt::manifest::{Manifest, ShardEntry};
 use shardfmt::row::{RowCodec, RowError};
 use shardfmt::shard::{Compression, ShardError, ShardWriter};
@@ -22,7 +23,7 @@ use shardfmt::store::Store;
 use super::rewrite::Rewrite;
 use super::store::{need_shard, need_sidecar};
 use super::stretch::{Line, Reader};
-use super::{Base, VersionError, pool, settings};
+use super::{Base, Layout, VersionError, pool, settings};
 use crate::{Cut, Progress, Sink};
 
 /// Rows that are encoded to find out how large a selection of columns is.
@@ -87,6 +88,8 @@ pub enum DeriveError {
 pub struct Derived {
     /// The new version.
     pub manifest: Manifest,
+    /// What it was made of: what the base was, if that is known.
+    pub provenance: Option<Provenance>,
     /// How many rows each rule left, in their order.
     pub left: Vec<u64>,
 }
@@ -146,7 +149,7 @@ pub fn derive(
     if order.is_empty() {
         return Err(VersionError::NothingLeft.into());
     }
-    let recorded = settings::settings(base.manifest).unwrap_or_default();
+    let recorded = Layout::recorded(base.manifest).unwrap_or_default();
     let size = size.or(recorded.shard_size);
     let columns = (schema != base.manifest.schema).then_some(schema.clone());
     let compression = recorded.compression;
@@ -160,13 +163,13 @@ pub fn derive(
     let shards: Result<Vec<Vec<ShardEntry>>, DeriveError> =
         pool.install(|| units.into_par_iter().map(|unit| write.unit(unit, &cut)).collect());
     let shards = shards?.concat();
-    let names = write
-        .columns
-        .as_ref()
-        .map(|schema| schema.fields().iter().map(|field| field.name().clone()).collect());
-    let config = settings::derived(base, rules.to_vec(), size, names);
-    let manifest = Manifest { schema, shards, config, ..base.manifest.clone() };
-    Ok(Derived { manifest, left })
+    let names = |schema: &SchemaRef| schema.fields().iter().map(|field| field.name().clone()).collect();
+    let provenance = match &write.columns {
+        Some(schema) => settings::provenance_of_columns(base, names(schema)),
+        None => base.provenance.cloned(),
+    };
+    let manifest = Manifest::new(schema, shards, settings::derived(base, rules.to_vec(), size));
+    Ok(Derived { manifest, provenance, left })
 }
 
 /// The rows in the order of the new version: shard by shard of the base those that are there, then those that are there twice, and

@@ -21,8 +21,10 @@ pub fn diff(
 ) -> Result<Diff, VersionError> {
     let sidecar = |entry: &ShardEntry| need_sidecar(store, entry);
     let counted = |entry: &ShardEntry| progress.advanced(u64::from(entry.rows), entry.row_bytes, "comparing");
-    compare::diff(old.manifest, new.manifest, &sidecar, &counted).map_err(|error| match error {
-        DiffError::Sidecar(error) => error,
-        DiffError::Spill(source) => VersionError::spill(source),
-    })
+    let found =
+        compare::diff(old.manifest, new.manifest, &sidecar, &counted).map_err(|error| match error {
+            DiffError::Sidecar(error) => error,
+            DiffError::Spill(source) => VersionError::spill(source),
+        })?;
+    Ok(Diff { inputs: compare::inputs(old.provenance, new.provenance), ..found })
 }

@@ -13,7 +13,7 @@ use shardfmt::store::Store;
 use super::matcher::Matcher;
 use super::rewrite::Rewrite;
 use super::store::{corrupt, need_shard, need_sidecar};
-use super::{Base, File, VersionError, pool, settings};
+use super::{Base, File, Layout, VersionError, pool, settings};
 use crate::{Progress, Sink};
 
 /// The version without the samples that have one of these digests, each as often as it is there. The others keep their order. A
@@ -35,7 +35,7 @@ pub fn forget(
     progress: &dyn Progress,
 ) -> Result<Manifest, VersionError> {
     let old = &base.manifest.shards;
-    let compression = settings::settings(base.manifest).unwrap_or_default().compression;
+    let compression = Layout::recorded(base.manifest).unwrap_or_default().compression;
     let write = Write { base, rows, compression, store, sink, progress };
     let written = pool(threads)?.install(|| {
         let shards = old.par_iter().enumerate();

@@ -57,7 +57,7 @@ pub enum ConditionError {
 /// # let (kept, config) = (Kept::default(), IngestConfig::default());
 /// # let words = "word,label\ncat,0\ndog,1\ncow,0\n";
 /// # let source = Source::new(Inputs::in_memory("words.csv", words), &config)?;
-/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?;
+/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?.manifest;
 ///
 /// let with_label_0 = Condition { column: "label".into(), values: vec!["0".into()] };
 /// let matcher = Matcher::new(&manifest.schema, &[with_label_0])?;

@@ -13,6 +13,7 @@ mod diff;
 mod error;
 mod export;
 mod forget;
+mod layout;
 mod matcher;
 mod repair;
 mod reshard;
@@ -24,6 +25,7 @@ mod stretch;
 mod tests;
 mod verify;
 
+use shardfmt::Provenance;
 use shardfmt::digest::VersionId;
 use shardfmt::manifest::Manifest;
 
@@ -34,10 +36,12 @@ pub use diff::diff;
 pub use error::VersionError;
 pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
 pub use forget::{find_rows, forget};
+pub use layout::{Layout, made_of};
 pub use matcher::{Condition, ConditionError, Matcher};
 pub use repair::{Lost, Mended, Repair};
 pub use reshard::reshard;
-pub use settings::{appending, made_of, settings};
+pub(crate) use settings::recorded;
+pub use settings::{appending, settings};
 pub use shardfmt::compare::{Change, ColumnDrift, Diff, Drift, LabelShare, Numbers, SchemaChange, drift};
 pub use shardfmt::store::Store;
 pub use store::{read_shard, read_sidecar};
@@ -48,7 +52,7 @@ pub use verify::{Confidence, Finding, check, sample, verify};
 /// ```
 /// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shardd_ingest::version::{Base, append, appending, diff, verify};
+/// use shardd_ingest::version::{append, appending, diff, verify};
 /// use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
 ///
 /// # let kept = Kept::default();
@@ -56,14 +60,14 @@ pub use verify::{Confidence, Finding, check, sample, verify};
 /// let config = IngestConfig::default();
 /// let source = Source::new(Inputs::in_memory("a.csv", "word\ncat\ndog\n"), &config)?;
 /// let old = ingest(source, &config, &resources, &kept, &NoProgress)?;
-/// let base = Base { id: old.id(), manifest: &old };
+/// let base = old.base();
 ///
 /// let config = appending(base);
 /// let source = Source::new(Inputs::in_memory("b.csv", "word\ncow\n"), &config)?;
 /// let new = append(base, source, config, false, &resources, &kept, &NoProgress)?;
-/// let changes = diff(base, Base { id: new.id(), manifest: &new }, &kept, &NoProgress)?;
+/// let changes = diff(base, new.base(), &kept, &NoProgress)?;
 /// assert_eq!((changes.samples.kept, changes.samples.added), (2, 1));
-/// assert!(verify(&new, &[0, 1], &kept, 1, &NoProgress)?.is_empty());
+/// assert!(verify(&new.manifest, &[0, 1], &kept, 1, &NoProgress)?.is_empty());
 /// # Ok(())
 /// # }
 /// ```
@@ -73,6 +77,8 @@ pub struct Base<'a> {
     pub id: VersionId,
     /// The shards it lists.
     pub manifest: &'a Manifest,
+    /// What it was made of, if that is known. Appends and selections of columns look at it.
+    pub provenance: Option<&'a Provenance>,
 }
 
 /// A pool of `threads` threads for one operation.

@@ -20,11 +20,10 @@ use shardfmt::row::RowDigest;
 use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter, ZstdLevel};
 use shardfmt::store::Store;
 
-use super::VersionError;
 use super::damage::File;
-use super::settings::settings;
 use super::store::{one_line, read_shard, read_sidecar};
 use super::verify::{Finding, check};
+use super::{Layout, VersionError};
 use crate::{Progress, Sink};
 
 /// A repair under way.
@@ -96,7 +95,7 @@ impl<'a> Repair<'a> {
         let file = tempfile::tempfile().map_err(VersionError::spill)?;
         let (needs, rows, mended, failed) = Default::default();
         let state = Mutex::new(State { needs, rows, file, file_bytes: 0, mended, failed });
-        let recorded = settings(manifest).map(|settings| settings.compression);
+        let recorded = Layout::recorded(manifest).map(|layout| layout.compression);
         let usual = [Compression::None, Compression::Lz4, Compression::Zstd(ZstdLevel::default())];
         let usual = usual.into_iter().filter(|usual| Some(*usual) != recorded);
         let compressions = recorded.into_iter().chain(usual).collect();

@@ -11,7 +11,7 @@ use shardfmt::store::Store;
 
 use super::rewrite::Rewrite;
 use super::stretch::{Line, Piece, Reader};
-use super::{Base, VersionError, pool, settings};
+use super::{Base, Layout, VersionError, pool, settings};
 use crate::{Cut, Progress, Sink};
 
 /// The version cut into shards of about `size` canonical bytes, compressed as they were or as asked. Shards whose samples stay together and
@@ -35,7 +35,7 @@ pub fn reshard(
     if size.0 == 0 {
         return Err(VersionError::NoSize);
     }
-    let recorded = settings::settings(base.manifest).unwrap_or_default().compression;
+    let recorded = Layout::recorded(base.manifest).unwrap_or_default().compression;
     let compression = compression.unwrap_or(recorded);
     let old = &base.manifest.shards;
     let line = Line::of(old);

@@ -1,52 +1,29 @@
-//! The settings that made a version, and those for appending to it. Written as the manifest's configuration:
-//! that of an ingest as it is, and for a version that was made from another one `{"operation": "append" | "derive" |
-//! "forget" | "reshard", "base": VERSION, "ingest": SETTINGS}`, with the `"rules"` of one that was derived.
+//! The settings that made a version, and those for appending to it. The manifest has the layout of its shards
+//! ([`Layout`]), and for a version that was made from another one `{"operation": "append" | "derive" | "forget" |
+//! "reshard", "base": VERSION, "layout": LAYOUT}`, with the `"rules"` of one that was derived. How inputs were read is in
+//! its provenance.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use shardd_views::rule::Rule;
-use shardfmt::digest::VersionId;
+use shardfmt::Provenance;
 use shardfmt::manifest::Manifest;
 use shardfmt::shard::Compression;
 use shardfmt::size::ByteSize;
 
-use super::Base;
+use super::layout::{Layout, Made, Operation};
+use super::{Base, made_of};
 use crate::IngestConfig;
 
-/// The configuration of a version that was made of another.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Derived {
-    operation: Operation,
-    base: VersionId,
-    /// Those of the appended input, or the rest that resharding left: the settings of the next version.
-    ingest: IngestConfig,
-    /// Those that left samples out, or repeated some.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    rules: Vec<Rule>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-enum Operation {
-    Append,
-    Derive,
-    Forget,
-    Reshard,
-}
-
 /// The settings that a version was ingested with, last in time: those of its own ingest, its last append, or what its last
-/// reshard left of them. `None` when something else made it.
-pub fn settings(manifest: &Manifest) -> Option<IngestConfig> {
-    if let Ok(derived) = serde_json::from_value::<Derived>(manifest.config.clone()) {
-        return Some(derived.ingest);
-    }
-    serde_json::from_value(manifest.config.clone()).ok()
-}
-
-/// The version that a version was made of, if it was: some of its shards may have other settings.
-pub fn made_of(manifest: &Manifest) -> Option<VersionId> {
-    serde_json::from_value::<Derived>(manifest.config.clone()).ok().map(|derived| derived.base)
+/// reshard left of them. `None` when something else made it. Without a provenance, only those of the layout are known, and
+/// all of a manifest of format 1.
+pub fn settings(manifest: &Manifest, provenance: Option<&Provenance>) -> Option<IngestConfig> {
+    let recorded = match provenance {
+        Some(provenance) => &provenance.settings,
+        None => manifest.config.get("ingest").unwrap_or(&manifest.config),
+    };
+    let reading = serde_json::from_value(recorded.clone()).unwrap_or_default();
+    Some(Layout::recorded(manifest)?.over(reading))
 }
 
 /// Settings for an append: those of the base, but for the seed, which follows from the base, and the folder
@@ -54,40 +31,49 @@ pub fn made_of(manifest: &Manifest) -> Option<VersionId> {
 pub fn appending(base: Base<'_>) -> IngestConfig {
     let key = blake3::derive_key("shardfmt 2026 append seed v1", &base.id.0.0);
     let seed = u64::from_le_bytes(key[..8].try_into().expect("8 of 32 bytes"));
-    IngestConfig { seed, under: None, format: None, ..settings(base.manifest).unwrap_or_default() }
+    let recorded = settings(base.manifest, base.provenance).unwrap_or_default();
+    IngestConfig { seed, under: None, format: None, ..recorded }
 }
 
-/// The configuration of a version with samples appended that were ingested so.
-pub(super) fn appended(base: Base<'_>, ingest: IngestConfig) -> Value {
-    value(&Derived { operation: Operation::Append, base: base.id, ingest, rules: Vec::new() })
+/// The configuration of a version with samples appended that were laid out so.
+pub(super) fn appended(base: Base<'_>, layout: Layout) -> Value {
+    Made { operation: Operation::Append, base: base.id, layout, rules: Vec::new() }.config()
 }
 
 /// The configuration of a version that lacks samples of its base. It grows with the settings of that.
 pub(super) fn without(base: Base<'_>) -> Value {
-    let ingest = settings(base.manifest).unwrap_or_default();
-    value(&Derived { operation: Operation::Forget, base: base.id, ingest, rules: Vec::new() })
+    let layout = Layout::recorded(base.manifest).unwrap_or_default();
+    Made { operation: Operation::Forget, base: base.id, layout, rules: Vec::new() }.config()
 }
 
 /// The configuration of a version that rules made of its base.
-pub(super) fn derived(
-    base: Base<'_>,
-    rules: Vec<Rule>,
-    size: Option<ByteSize>,
-    columns: Option<Vec<String>>,
-) -> Value {
-    let settings = settings(base.manifest).unwrap_or_default();
-    let columns = columns.or(settings.columns.clone());
-    let ingest = IngestConfig { shard_size: size, columns, ..settings };
-    value(&Derived { operation: Operation::Derive, base: base.id, ingest, rules })
+pub(super) fn derived(base: Base<'_>, rules: Vec<Rule>, size: Option<ByteSize>) -> Value {
+    let recorded = Layout::recorded(base.manifest).unwrap_or_default();
+    let layout = Layout { shard_size: size, ..recorded };
+    Made { operation: Operation::Derive, base: base.id, layout, rules }.config()
 }
 
 /// The configuration of a version cut again.
 pub(super) fn resharded(base: Base<'_>, size: ByteSize, compression: Compression) -> Value {
-    let settings = settings(base.manifest).unwrap_or_default();
-    let ingest = IngestConfig { shard_size: Some(size), compression, ..settings };
-    value(&Derived { operation: Operation::Reshard, base: base.id, ingest, rules: Vec::new() })
+    let recorded = Layout::recorded(base.manifest).unwrap_or_default();
+    let layout = Layout { shard_size: Some(size), compression, ..recorded };
+    Made { operation: Operation::Reshard, base: base.id, layout, rules: Vec::new() }.config()
 }
 
-fn value(derived: &Derived) -> Value {
-    serde_json::to_value(derived).expect("settings are plain values")
+/// The provenance of a version with these columns alone of a base, whose own it is else: what is appended has no others.
+pub(super) fn provenance_of_columns(base: Base<'_>, columns: Vec<String>) -> Option<Provenance> {
+    let provenance = base.provenance?;
+    let settings = settings(base.manifest, Some(provenance))?;
+    let settings = IngestConfig { columns: Some(columns), ..settings };
+    Some(Provenance { settings: recorded(&settings), ..provenance.clone() })
+}
+
+/// The settings of an ingest as its provenance records them.
+pub(crate) fn recorded(config: &IngestConfig) -> Value {
+    serde_json::to_value(config).expect("settings are plain values")
+}
+
+/// Whether the version has samples of one ingest only.
+pub(super) fn is_of_one_ingest(manifest: &Manifest) -> bool {
+    made_of(manifest).is_none()
 }

@@ -4,7 +4,8 @@ use std::io;
 use std::sync::Mutex;
 
 use shardd_ingest::{
-    Documents, IngestConfig, IngestError, Inputs, Kind, NoProgress, OnError, Resources, Sink, Source,
+    Documents, IngestConfig, IngestError, Ingested, Inputs, Kind, NoProgress, OnError, Resources, Sink,
+    Source,
 };
 use shardfmt::{FinishedShard, Manifest, Shard, ShardId};
 
@@ -15,7 +16,7 @@ fn is_accepted(inputs: impl Fn() -> Inputs, config: &IngestConfig) -> bool {
     let Ok(whole) = version(inputs(), config) else { return false };
     let skipped = skipped.expect("there is nothing to pass over");
     // The parts left out all the same are not unreadable: tokens that fill no sequence.
-    assert_eq!((whole.shards, whole.skipped), (skipped.shards, skipped.skipped));
+    assert_eq!((whole.manifest, whole.provenance.skipped), (skipped.manifest, skipped.provenance.skipped));
     true
 }
 
@@ -29,18 +30,19 @@ fn directory(files: &[(&str, &[u8])]) -> Inputs {
     Inputs::of_files("directory", files.collect(), false, None).expect("names that differ")
 }
 
-fn version(inputs: Inputs, config: &IngestConfig) -> Result<Manifest, IngestError> {
+fn version(inputs: Inputs, config: &IngestConfig) -> Result<Ingested, IngestError> {
     let source = Source::new(inputs, config)?;
     let (shards, resources) = (Shards::default(), Resources::threads(1));
-    let manifest = shardd_ingest::ingest(source, config, &resources, &shards, &NoProgress)?;
+    let ingested = shardd_ingest::ingest(source, config, &resources, &shards, &NoProgress)?;
+    let manifest = &ingested.manifest;
     let mut made = shards.0.into_inner().expect("no thread panicked");
     for entry in &manifest.shards {
         let at = made.iter().position(|shard| shard.id == entry.id).expect("every shard was put");
         let shard = Shard::from_bytes(made.swap_remove(at).bytes).expect("a shard");
         assert_eq!(shard.rows(), entry.rows);
     }
-    assert_eq!(Manifest::decode(&manifest.encode()).expect("the written bytes are read"), manifest);
-    Ok(manifest)
+    assert_eq!(Manifest::decode(&manifest.encode()).expect("the written bytes are read"), *manifest);
+    Ok(ingested)
 }
 
 #[derive(Default)]

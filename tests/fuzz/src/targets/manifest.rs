@@ -43,7 +43,7 @@ pub(crate) fn look_through(file: &ManifestFile) {
             assert!(row < entry.rows);
         }
     }
-    let _ = (file.labels(), file.inputs(), file.skipped(), file.shard_rows(), file.manifest());
+    let _ = (file.labels(), file.shard_rows(), file.manifest());
 }
 
 /// A manifest in a foreign store.

@@ -8,7 +8,7 @@ use arrow::array::RecordBatch;
 use arrow::json::ReaderBuilder;
 use serde_json::{Value, json};
 use shardd_plan::Strata;
-use shardfmt::{Commit, InputDigest, Manifest, Message, Operation, RowCodec, ShardWriter, VersionId};
+use shardfmt::{Commit, Manifest, Message, Operation, RowCodec, ShardWriter, VersionId};
 
 use super::targets::Draw;
 
@@ -76,11 +76,6 @@ pub(crate) fn all() -> Vec<(&'static str, String, Vec<u8>)> {
             rows.schema(),
             vec![shard.entry.clone()],
             json!({ "mix": "sequential", "seed": 7 }),
-            vec![InputDigest {
-                name: "rows.json".to_owned(),
-                bytes: 3,
-                digest: shardfmt::Digest::of(b"row"),
-            }],
         );
         seeds.push(("manifest", (*name).to_owned(), manifest.encode()));
         seeds.push(("shard", (*name).to_owned(), shard.bytes.to_vec()));
@@ -141,9 +136,10 @@ fn strata(names: &[&str], samples: u16) -> Vec<u8> {
 
 fn commit() -> Commit {
     Commit {
-        format: 1,
+        format: 2,
         dataset: "digits".parse().expect("a name"),
         version: VersionId::of(b"a manifest"),
+        provenance: Some(shardfmt::Digest::of(b"a provenance")),
         parent: None,
         number: 1,
         time: 1_700_000_000,

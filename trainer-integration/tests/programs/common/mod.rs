@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use shardd_ingest::{IngestConfig, NoProgress, Resources, Sink, Source, ingest};
+use shardd_ingest::{IngestConfig, Ingested, NoProgress, Resources, Sink, Source, ingest};
 use shardd_plan::{PlanDocument, PlanOptions, Shape};
 use shardd_store::catalog::{Catalog, CommitNote, LocalCatalog};
 use shardfmt::{FinishedShard, Manifest, Operation, PlanId, ShardId};
@@ -63,9 +63,9 @@ pub(crate) fn add(catalog: &LocalCatalog, name: &str, path: &Path) -> Manifest {
 /// Ingests a file, configured.
 pub(crate) fn add_as(catalog: &LocalCatalog, name: &str, path: &Path, config: &IngestConfig) -> Manifest {
     let source = Source::open(path, config).unwrap();
-    let manifest =
+    let Ingested { manifest, provenance } =
         ingest(source, config, &Resources::threads(1), &CheckpointStore(catalog), &NoProgress).unwrap();
-    let note = CommitNote::of(Operation::INGEST);
+    let note = CommitNote { provenance: Some(provenance), ..CommitNote::of(Operation::INGEST) };
     catalog.commit(&name.parse().unwrap(), None, &manifest, &note).unwrap();
     manifest
 }

@@ -10,9 +10,8 @@ use shardfmt::Manifest;
 
 use super::about::Dataset;
 
-/// The metadata of a version. `manifest` is its manifest.
-pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest) -> Value {
-    let file = manifest.encode();
+/// The metadata of a version. `manifest` is its manifest, and `file` the bytes of that.
+pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest, file: &[u8]) -> Value {
     let shards = manifest.shards.iter().map(|shard| {
         let id = shard.id.to_string();
         format!("shards/{}/{id}.arrow", &id[..2])
@@ -32,7 +31,7 @@ pub(super) fn metadata(version: &Version, about: &Dataset, manifest: &Manifest) 
                 "contentUrl": format!("manifests/{}.arrow", version.version),
                 "contentSize": format!("{} B", file.len()),
                 "encodingFormat": ARROW,
-                "sha256": hex(&Sha256::digest(&file)),
+                "sha256": hex(&Sha256::digest(file)),
             },
             {
                 "@type": "cr:FileSet",

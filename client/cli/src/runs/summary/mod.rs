@@ -135,9 +135,10 @@ impl Summary {
             (Format::Croissant, _) => {
                 let version = self.one_dataset(&facts.versions)?;
                 let manifest = manifests.iter().find(|manifest| manifest.id() == version.version);
-                let manifest = manifest.expect("each version has its manifest").manifest()?;
+                let found = manifest.expect("each version has its manifest");
+                let (manifest, file) = (found.manifest()?, found.file_bytes()?);
                 let about = facts.about.of(&version.dataset);
-                let metadata = croissant::metadata(version, &about, &manifest);
+                let metadata = croissant::metadata(version, &about, &manifest, file);
                 match json {
                     true => output::json(&metadata),
                     false => {
@@ -247,7 +248,8 @@ fn version(
         _ => head::read(catalog, manifest, 0, 1)?,
     };
     let derived_from = bases(catalog, manifest.config());
-    Ok(Version::of(manifest, first.first(), trainings, derived_from)?)
+    let provenance = catalog.provenance(manifest.id())?;
+    Ok(Version::of(manifest, provenance.as_ref(), first.first(), trainings, derived_from)?)
 }
 
 /// The versions that one was derived from, as far as the store still has them.

@@ -62,7 +62,7 @@ pub(super) fn directory(rows: &[usize], width: usize) -> Directory {
     }
     let schema = Shard::from_bytes(shards[0].bytes.clone()).expect("own shard").schema().clone();
     let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-    let manifest = Arc::new(Manifest::new(schema, entries, serde_json::json!({}), Vec::new()));
+    let manifest = Arc::new(Manifest::new(schema, entries, serde_json::json!({})));
     Directory { dir, shards, stored: Stored { origin: Arc::new(origin), manifest } }
 }
 

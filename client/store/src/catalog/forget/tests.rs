@@ -73,7 +73,7 @@ impl Here {
         let schema =
             shardfmt::Shard::from_bytes(shards[0].bytes.clone()).expect("own shard").schema().clone();
         let entries = shards.iter().map(|shard| shard.entry.clone()).collect();
-        let manifest = Manifest::new(schema, entries, serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(schema, entries, serde_json::json!({}));
         shards.iter().for_each(|shard| self.block(self.catalog.origin().put_shard(shard)).expect("puts"));
         self.commit_manifest(dataset, &manifest, Operation::INGEST);
         manifest
@@ -111,7 +111,7 @@ impl Here {
     fn clean(&self, dataset: usize, rows: &BTreeSet<usize>) {
         let Some((id, manifest)) = self.present(dataset) else { return };
         let rows: BTreeSet<RowDigest> = rows.iter().map(|row| digest(*row)).collect();
-        match forget(Base { id, manifest: &manifest }, &rows, self, 2, self, &NoProgress) {
+        match forget(Base { id, manifest: &manifest, provenance: None }, &rows, self, 2, self, &NoProgress) {
             Ok(left) if left.shards == manifest.shards => {}
             Ok(left) => self.commit_manifest(dataset, &left, Operation::FORGET),
             Err(VersionError::NothingLeft) => {

@@ -45,7 +45,7 @@ fn chosen(mask: u8) -> impl Iterator<Item = &'static FinishedShard> {
 fn manifest(mask: u8) -> Manifest {
     let schema = shardfmt::Shard::from_bytes(shards()[0].bytes.clone()).expect("own shard").schema().clone();
     let shards = chosen(mask).map(|shard| shard.entry.clone()).collect();
-    Manifest::new(schema, shards, serde_json::json!({}), Vec::new())
+    Manifest::new(schema, shards, serde_json::json!({}))
 }
 
 fn plan(mask: u8, seed: u64) -> PlanDocument {

@@ -35,8 +35,7 @@ impl CatalogBackend {
         writer.push(&batch).expect("rows of the schema");
         let shard = writer.finish().expect("rows");
         self.origin().put_shard(&shard).await.expect("puts");
-        let manifest =
-            Manifest::new(batch.schema(), vec![shard.entry.clone()], serde_json::json!({}), Vec::new());
+        let manifest = Manifest::new(batch.schema(), vec![shard.entry.clone()], serde_json::json!({}));
         self.origin().put_manifest(&manifest).await.expect("puts");
         let present = self.resolve(&name(dataset).into()).await.ok().map(|info| info.version);
         let note = CommitNote::of(Operation::INGEST);
@@ -179,6 +178,7 @@ fn commit(dataset: u8, parent: Option<&Commit>, time: u64) -> Commit {
         format: shardfmt::commit::FORMAT,
         dataset: name(&format!("d{dataset}")),
         version: VersionId::of(&time.to_le_bytes()),
+        provenance: None,
         parent: parent.map(Commit::id),
         number: parent.map_or(1, |parent| parent.number + 1),
         time,

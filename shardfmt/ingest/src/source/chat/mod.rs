@@ -15,7 +15,7 @@ use arrow::json::writer::LineDelimited;
 use serde_json::{Map, Value as Json};
 use shardd_packing::chat::{Assistant, ChatError, Now, Options};
 use shardd_packing::{Long, PackError};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 use shardfmt::row::MAX_ROW_BYTES;
 
 use self::template::ChatTemplate;

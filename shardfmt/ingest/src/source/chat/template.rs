@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::{Map, Value as Json};
 use shardd_packing::chat::{ChatError, Options, Rendered, Settings, Template};
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use super::super::setting_file;
 use super::flat;

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
+use shardfmt::InputDigest;
 use shardfmt::digest::Digest;
-use shardfmt::manifest::InputDigest;
 
 use self::format::{Index, Packing, ShardInfo};
 use self::layout::{Layout, Unknown, Writer};

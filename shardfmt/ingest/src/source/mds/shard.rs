@@ -3,8 +3,8 @@
 use std::io::{BufReader, Read};
 
 use sha1::{Digest as _, Sha1};
+use shardfmt::InputDigest;
 use shardfmt::digest::to_hex;
-use shardfmt::manifest::InputDigest;
 use twox_hash::XxHash64;
 
 use super::format::{Bounds, FileInfo, Packing, ShardInfo};

@@ -16,7 +16,7 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use npyz::DType;
 use npyz::npz::{NpzArchive, array_name_from_file_name};
 use npyz::zip::CompressionMethod;
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use self::header::Header;
 use super::alike::Alike;

@@ -22,7 +22,7 @@ use ::parquet::file::serialized_reader::SerializedPageReader;
 use arrow::array::{RecordBatch, RecordBatchReader};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{Schema, SchemaRef};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use self::lists::{ListColumn, ListPart, ListShape};
 use super::alike::Alike;

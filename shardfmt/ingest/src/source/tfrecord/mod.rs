@@ -14,7 +14,7 @@ use std::path::Path;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{Field, Schema, SchemaRef};
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use self::column::{Column, Values};
 use self::example::{Example, MOST_FEATURES};

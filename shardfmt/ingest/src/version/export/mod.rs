@@ -43,7 +43,7 @@ pub enum ExportFormat {
 /// use shardfmt::ByteSize;
 /// # let (kept, config) = (Kept::default(), IngestConfig::default());
 /// # let source = Source::new(Inputs::in_memory("words.csv", "word\ncat\ndog\n"), &config)?;
-/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?;
+/// # let manifest = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?.manifest;
 ///
 /// let dir = tempfile::tempdir()?;
 /// let to = dir.path().join("words");

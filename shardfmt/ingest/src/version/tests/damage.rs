@@ -6,15 +6,17 @@ struct Story {
     directory: tempfile::TempDir,
     memory: Memory,
     manifest: Manifest,
+    settings: IngestConfig,
 }
 
 impl Story {
     fn new() -> Story {
         let (directory, memory) = (tempfile::tempdir().expect("a temporary directory"), Memory::default());
         write_parquet(&directory.path().join("t.parquet"), &table(0..400));
-        let manifest = ingested(&directory.path().join("t.parquet"), &config(Mix::Random, 4000), &memory);
-        assert!(manifest.shards.len() > 5);
-        Story { directory, memory, manifest }
+        let made = made(&directory.path().join("t.parquet"), &config(Mix::Random, 4000), &memory);
+        assert!(made.manifest.shards.len() > 5);
+        let settings = settings_of(&made);
+        Story { directory, memory, manifest: made.manifest, settings }
     }
 
     fn findings(&self) -> Vec<Finding> {
@@ -117,7 +119,7 @@ fn the_source_brings_back_what_no_copy_has() {
     );
     // As it was ingested, it makes the very shards.
     let repair = story.repair();
-    story.mend_from_source(&repair, &settings(&story.manifest).expect("ingested"));
+    story.mend_from_source(&repair, &story.settings);
     assert!(repair.is_done());
     assert_eq!(story.findings(), []);
 }

@@ -25,14 +25,14 @@ impl Desk {
 
     fn append(
         &self,
-        to: &Manifest,
+        to: &Ingested,
         path: &Path,
         again: bool,
         threads: usize,
-    ) -> Result<Manifest, AppendError> {
+    ) -> Result<Ingested, AppendError> {
         let open = |config: &IngestConfig| Source::open(path, config);
-        let (source, config) = open_to_append(base(to), appending(base(to)), open).expect("a source");
-        append(base(to), source, config, again, &Resources::threads(threads), &self.memory, &NoProgress)
+        let (source, config) = open_to_append(to.base(), appending(to.base()), open).expect("a source");
+        append(to.base(), source, config, again, &Resources::threads(threads), &self.memory, &NoProgress)
     }
 }
 
@@ -40,24 +40,24 @@ impl Desk {
 fn appended_samples_follow_those_that_were_there() {
     let desk = Desk::new();
     let (first, second) = (desk.file("a.parquet", &table(0..300)), desk.file("b.parquet", &table(300..400)));
-    let old = ingested(&first, &config(Mix::Random, 2000), &desk.memory);
+    let old = made(&first, &config(Mix::Random, 2000), &desk.memory);
     let puts = desk.memory.puts();
     let new = desk.append(&old, &second, false, 2).expect("the same columns");
-    assert_eq!(new.shards[..old.shards.len()], old.shards, "old shards stay");
+    assert_eq!(new.manifest.shards[..old.manifest.shards.len()], old.manifest.shards, "old shards stay");
     assert_eq!(
         desk.memory.puts() - puts,
-        new.shards.len() - old.shards.len(),
+        new.manifest.shards.len() - old.manifest.shards.len(),
         "and only new ones are written"
     );
-    assert!(new.shards.len() > old.shards.len() + 2, "of the size of the old");
+    assert!(new.manifest.shards.len() > old.manifest.shards.len() + 2, "of the size of the old");
     assert_eq!(
-        new.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(),
+        new.provenance.inputs.iter().map(|input| input.name.as_str()).collect::<Vec<_>>(),
         ["a.parquet", "b.parquet"]
     );
-    let found = diff(base(&old), base(&new), &desk.memory, &NoProgress).expect("intact");
+    let found = diff(old.base(), new.base(), &desk.memory, &NoProgress).expect("intact");
     assert_eq!(found.samples, Change { kept: 300, added: 100, removed: 0 });
-    assert_eq!((found.shards.removed, found.inputs.added), (0, 1));
-    let mut appended = rows(&new, &desk.memory).split_off(300);
+    assert_eq!((found.shards.removed, found.inputs.map(|inputs| inputs.added)), (0, Some(1)));
+    let mut appended = rows(&new.manifest, &desk.memory).split_off(300);
     assert_ne!(appended, rows_of(&table(300..400)), "they are mixed");
     appended.sort();
     let mut expected = rows_of(&table(300..400));
@@ -65,41 +65,40 @@ fn appended_samples_follow_those_that_were_there() {
     assert_eq!(appended, expected);
 
     let again = desk.append(&old, &second, false, 1).expect("once more");
-    assert_eq!(again.id(), new.id(), "the same base and input, on any number of threads");
+    assert_eq!(again.manifest.id(), new.manifest.id(), "the same base and input, on any number of threads");
     let third = desk.file("c.parquet", &table(400..450));
     let further = desk.append(&new, &third, false, 2).expect("the same columns");
-    let seeds =
-        [settings(&old), settings(&new), settings(&further)].map(|settings| settings.expect("ingested").seed);
+    let seeds = [&old, &new, &further].map(|version| settings_of(version).seed);
     assert!(seeds[0] != seeds[1] && seeds[1] != seeds[2], "{seeds:?}");
-    assert_eq!(settings(&further).map(|settings| settings.shard_size), Some(Some(ByteSize(2000))));
+    assert_eq!(settings_of(&further).shard_size, Some(ByteSize(2000)));
 }
 
 #[test]
 fn what_is_there_already_is_refused_unless_it_is_wanted_twice() {
     let desk = Desk::new();
     let (first, second) = (desk.file("a.parquet", &table(0..30)), desk.file("b.parquet", &table(30..40)));
-    let old = ingested(&first, &config(Mix::Sequential, 1000), &desk.memory);
+    let old = made(&first, &config(Mix::Sequential, 1000), &desk.memory);
     let copy = desk.directory.path().join("copy.parquet");
     std::fs::copy(&first, &copy).expect("room");
-    let refused = refuse_file(base(&old), &copy, None).expect_err("it is in the version");
+    let refused = refuse_file(old.base(), &copy, None).expect_err("it is in the version");
     assert!(matches!(&refused, AppendError::Known { there, .. } if there.contains("a.parquet")), "{refused}");
     assert!(refused.to_string().contains("--again"), "{refused}");
-    assert!(refuse_file(base(&old), &second, None).is_ok());
-    assert!(refuse_file(base(&old), desk.directory.path(), None).is_ok(), "nothing is known of a folder yet");
+    assert!(refuse_file(old.base(), &second, None).is_ok());
+    assert!(refuse_file(old.base(), desk.directory.path(), None).is_ok(), "nothing is known of a folder yet");
     let folder = desk.directory.path().join("folder");
     std::fs::create_dir(&folder).expect("room");
     std::fs::rename(&copy, folder.join("x.parquet")).expect("room");
     assert!(matches!(desk.append(&old, &folder, false, 2), Err(AppendError::Known { .. })));
     let twice = desk.append(&old, &folder, true, 2).expect("it is wanted");
-    assert_eq!(twice.sample_count(), 60);
-    let found = diff(base(&old), base(&twice), &desk.memory, &NoProgress).expect("intact");
+    assert_eq!(twice.manifest.sample_count(), 60);
+    let found = diff(old.base(), twice.base(), &desk.memory, &NoProgress).expect("intact");
     assert_eq!(found.samples, Change { kept: 30, added: 30, removed: 0 });
 }
 
 #[test]
 fn other_columns_are_refused_with_the_difference() {
     let desk = Desk::new();
-    let old = ingested(&desk.file("a.parquet", &table(0..30)), &config(Mix::Random, 1000), &desk.memory);
+    let old = made(&desk.file("a.parquet", &table(0..30)), &config(Mix::Random, 1000), &desk.memory);
     let other = table(0..5).project(&[0, 1]).expect("its columns");
     let refused =
         desk.append(&old, &desk.file("b.parquet", &other), false, 2).expect_err("a column is missing");
@@ -123,7 +122,7 @@ fn other_columns_are_refused_with_the_difference() {
 #[test]
 fn columns_keep_their_promise_never_to_be_null() {
     let desk = Desk::new();
-    let old = ingested(&desk.file("a.parquet", &table(0..30)), &config(Mix::Sequential, 1000), &desk.memory);
+    let old = made(&desk.file("a.parquet", &table(0..30)), &config(Mix::Sequential, 1000), &desk.memory);
     // `label` may be null in this file, and `text` may not.
     let with = |labels: arrow::array::Int64Array, texts: Vec<&str>| {
         let (labels, texts) = (Arc::new(labels), Arc::new(arrow::array::StringArray::from(texts)));
@@ -137,11 +136,15 @@ fn columns_keep_their_promise_never_to_be_null() {
     };
     let full = with(vec![7, 8].into(), vec!["a", "b"]);
     let new = desk.append(&old, &desk.file("full.parquet", &full), false, 2).expect("nothing is null");
-    assert_eq!(new.schema, old.schema);
-    let added = new.shards.last().expect("a new shard");
+    assert_eq!(new.manifest.schema, old.manifest.schema);
+    let added = new.manifest.shards.last().expect("a new shard");
     let shard = read_shard(&desk.memory, added).expect("put");
-    assert_eq!(shard.schema().fields(), old.schema.fields(), "every shard has the columns of the version");
-    assert_eq!(rows(&new, &desk.memory)[30..], rows_of(&full));
+    assert_eq!(
+        shard.schema().fields(),
+        old.manifest.schema.fields(),
+        "every shard has the columns of the version"
+    );
+    assert_eq!(rows(&new.manifest, &desk.memory)[30..], rows_of(&full));
     let gap = with(vec![Some(7), None].into(), vec!["a", "b"]);
     let refused = desk.append(&old, &desk.file("gap.parquet", &gap), false, 2).expect_err("a null");
     let said = refused.to_string();
@@ -154,7 +157,7 @@ fn columns_keep_their_promise_never_to_be_null() {
 #[test]
 fn shards_that_are_equal_are_listed_as_often_as_they_occur() {
     let desk = Desk::new();
-    let old = ingested(&desk.file("a.parquet", &table(0..30)), &config(Mix::Sequential, 60), &desk.memory);
+    let old = made(&desk.file("a.parquet", &table(0..30)), &config(Mix::Sequential, 60), &desk.memory);
     let first = table(1..2);
     let fields: Vec<Field> = first.schema().fields().iter().map(|field| field.as_ref().clone()).collect();
     let never_null = fields.into_iter().map(|field| field.with_nullable(false)).collect::<Vec<_>>();
@@ -162,9 +165,9 @@ fn shards_that_are_equal_are_listed_as_often_as_they_occur() {
     let same = RecordBatch::try_new(schema.clone(), first.columns().to_vec()).expect("it has no nulls");
     let twice = arrow::compute::concat_batches(&schema, [&same, &same]).expect("one schema");
     let new = desk.append(&old, &desk.file("b.parquet", &twice), false, 2).expect("nothing is null");
-    let [.., one, other] = &new.shards[..] else { panic!("shards of a row each") };
+    let [.., one, other] = &new.manifest.shards[..] else { panic!("shards of a row each") };
     assert_eq!((one.rows, one), (1, other));
-    assert_eq!(rows(&new, &desk.memory)[30..], rows_of(&twice));
+    assert_eq!(rows(&new.manifest, &desk.memory)[30..], rows_of(&twice));
 }
 
 #[test]
@@ -180,14 +183,14 @@ fn tokens_are_appended_with_the_tokenizer_that_made_those_that_are_there() {
     let (moved, other) = (file("moved.json", &json), file("tokenizer.json", &[&json[..], b"\n"].concat()));
     let (first, second) = (file("a.txt", b"one and two"), file("b.txt", b"two and three"));
     let tokens = IngestConfig { tokenizer: Some(theirs), ..config(Mix::Sequential, 1000) };
-    let old = ingested(&first, &tokens, &desk.memory);
+    let old = made(&first, &tokens, &desk.memory);
     let append = |path: &Path, tokenizer: &Path| {
-        let config = IngestConfig { tokenizer: Some(tokenizer.to_owned()), ..appending(base(&old)) };
+        let config = IngestConfig { tokenizer: Some(tokenizer.to_owned()), ..appending(old.base()) };
         let source = Source::open(path, &config).expect("a text");
-        append(base(&old), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
+        append(old.base(), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
     };
     let new = append(&second, &moved).expect("the same tokenizer, wherever it lies");
-    let names: Vec<&str> = new.inputs.iter().map(|input| input.name.as_str()).collect();
+    let names: Vec<&str> = new.provenance.inputs.iter().map(|input| input.name.as_str()).collect();
     assert_eq!(names, ["a.txt", "tokenizer.json", "b.txt"]);
     assert!(matches!(append(&first, &moved), Err(AppendError::Known { .. })));
     let refused = append(&second, &other).expect_err("another, though of the name on record");
@@ -200,13 +203,13 @@ fn what_is_appended_is_compressed_as_the_dataset_is() {
     let desk = Desk::new();
     let compression = "zstd".parse().expect("a compression");
     let zstd = IngestConfig { compression, ..config(Mix::Random, 2000) };
-    let old = ingested(&desk.file("a.parquet", &table(0..100)), &zstd, &desk.memory);
+    let old = made(&desk.file("a.parquet", &table(0..100)), &zstd, &desk.memory);
     let new =
         desk.append(&old, &desk.file("b.parquet", &table(100..150)), false, 2).expect("the same columns");
-    assert_eq!(settings(&new).expect("ingested").compression, compression);
-    let plain = ingested(&desk.file("c.parquet", &table(100..150)), &config(Mix::Random, 2000), &desk.memory);
+    assert_eq!(settings_of(&new).compression, compression);
+    let plain = made(&desk.file("c.parquet", &table(100..150)), &config(Mix::Random, 2000), &desk.memory);
     let bytes = |shards: &[ShardEntry]| shards.iter().map(|shard| shard.bytes).sum::<u64>();
-    assert!(bytes(&new.shards[old.shards.len()..]) < bytes(&plain.shards));
+    assert!(bytes(&new.manifest.shards[old.manifest.shards.len()..]) < bytes(&plain.manifest.shards));
 }
 
 #[test]
@@ -223,16 +226,16 @@ fn another_folder_of_the_same_archive_is_something_else() {
     }
     tar.into_inner().expect("written");
     let under = |folder: &str, config| IngestConfig { under: Some(folder.to_owned()), ..config };
-    let old = ingested(&path, &under("train", config(Mix::Sequential, 2000)), &desk.memory);
-    let append = |to: &Manifest, folder: &str| {
-        let config = under(folder, appending(base(to)));
-        refuse_file(base(to), &path, Some(folder))?;
+    let old = made(&path, &under("train", config(Mix::Sequential, 2000)), &desk.memory);
+    let append = |to: &Ingested, folder: &str| {
+        let config = under(folder, appending(to.base()));
+        refuse_file(to.base(), &path, Some(folder))?;
         let source = Source::open(&path, &config).expect("a source");
-        append(base(to), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
+        append(to.base(), source, config, false, &Resources::threads(1), &desk.memory, &NoProgress)
     };
     assert!(matches!(append(&old, "train/"), Err(AppendError::Known { .. })));
     let new = append(&old, "test").expect("other samples");
-    assert_eq!(new.sample_count(), 2);
+    assert_eq!(new.manifest.sample_count(), 2);
     let twice = append(&new, "test").expect_err("its samples are there").to_string();
     assert!(twice.contains("--again"), "{twice}");
 }

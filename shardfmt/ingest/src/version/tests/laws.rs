@@ -135,7 +135,7 @@ fn what_is_resharded_is_what_that_size_would_have_made() {
         let new =
             reshard(base(&coarse), ByteSize(1500), None, &memory, 2, &memory, &NoProgress).expect("intact");
         assert_eq!(new.shards, fine.shards);
-        assert_eq!(settings(&new), settings(&fine), "and it continues with those settings");
+        assert_eq!(settings(&new, None), settings(&fine, None), "and it continues with those settings");
         assert_ne!(new.id(), fine.id(), "but it says where it came from");
         assert_eq!(made_of(&new), Some(coarse.id()));
     }

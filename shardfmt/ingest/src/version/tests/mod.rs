@@ -22,7 +22,7 @@ use shardfmt::shard::{FinishedShard, ShardWriter};
 use shardfmt::size::ByteSize;
 
 use super::*;
-use crate::{IngestConfig, Mix, NoProgress, Resources, Sink, Source, ingest};
+use crate::{IngestConfig, Ingested, Mix, NoProgress, Resources, Sink, Source, ingest};
 
 /// Keeps shards in memory, and counts how often one was put.
 #[derive(Default)]
@@ -101,11 +101,11 @@ fn version(batch: &RecordBatch, lengths: &[usize], memory: &Memory) -> Manifest 
             break;
         }
     }
-    Manifest::new(batch.schema(), shards, serde_json::json!({ "made": "by hand" }), Vec::new())
+    Manifest::new(batch.schema(), shards, serde_json::json!({ "made": "by hand" }))
 }
 
 fn base(manifest: &Manifest) -> Base<'_> {
-    Base { id: manifest.id(), manifest }
+    Base { id: manifest.id(), manifest, provenance: None }
 }
 
 /// The canonical rows of a version, in order.
@@ -142,6 +142,14 @@ fn write_parquet(path: &Path, batch: &RecordBatch) {
 }
 
 fn ingested(path: &Path, config: &IngestConfig, memory: &Memory) -> Manifest {
+    made(path, config, memory).manifest
+}
+
+fn settings_of(version: &Ingested) -> IngestConfig {
+    settings(&version.manifest, Some(&version.provenance)).expect("an ingest made it")
+}
+
+fn made(path: &Path, config: &IngestConfig, memory: &Memory) -> Ingested {
     let source = Source::open(path, config).expect("a source");
     ingest(source, config, &Resources::threads(2), memory, &NoProgress).expect("it is sound")
 }

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use shardfmt::manifest::InputDigest;
+use shardfmt::InputDigest;
 
 use crate::input::InputFile;
 use crate::inputs::Inputs;
