@@ -58,7 +58,8 @@ pub(crate) struct Ingest {
 /// The options that decide the version.
 #[derive(Args)]
 pub(crate) struct Settings {
-    /// Lay samples into shards in random order, with each class spread evenly, or in the order of the input
+    /// Lay samples into shards in random order, with each class spread evenly, in the order of the input, or by hash: at random and
+    /// whatever the order of the input
     #[arg(long, value_enum, default_value = "random", help_heading = "Order and shards")]
     mix: MixArg,
 
@@ -210,6 +211,7 @@ enum MixArg {
     Random,
     Stratified,
     Sequential,
+    Hash,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -313,6 +315,7 @@ impl Settings {
             }
             (MixArg::Random, None) => Mix::Random,
             (MixArg::Sequential, None) => Mix::Sequential,
+            (MixArg::Hash, None) => Mix::Hash,
             (_, Some(_)) => {
                 return Err(Failure::usage("--label is for --mix stratified: add that, or leave it out"));
             }

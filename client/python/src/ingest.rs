@@ -23,7 +23,7 @@ use serde_json::json;
 use shardd_ingest::{Ingest, IngestConfig, Ingested, Mix, NoProgress, Resources, Source};
 use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardfmt::store::Sink;
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Message, Operation, ShardId};
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId};
 
 use crate::column::FEATURES;
 use crate::errors;
@@ -66,7 +66,7 @@ impl Rows {
     /// Begins an ingest into a dataset of a store, as `shardctl ingest` does. Columns are `(name, type, shape)`: types as NumPy
     /// writes them, `bytes` or `text`; the shape of a value, `None` for one number; and the names of the classes that a column
     /// of labels has. `sparse ` before a type stands for sparse rows of such numbers, whose shape is the number of features.
-    /// `mix` is `random`, `sequential` or the name of the column to stratify by.
+    /// `mix` is `random`, `sequential`, `hash` or the name of the column to stratify by.
     #[new]
     #[pyo3(signature = (store, name, columns, *, mix="random", seed=0, shard_size=None, message=""))]
     fn new(
@@ -273,14 +273,29 @@ impl Target {
         let written = read.write(config.shard_size, &sink, &NoProgress).map_err(|error| failed(&error))?;
         let Ingested { manifest, provenance } = written.versions()[0].clone();
         sink.check().map_err(|error| failed(&error))?;
+        let note = CommitNote { provenance: Some(provenance), ..CommitNote::of(Operation::INGEST) };
+        let version = self.replace(&catalog, &manifest, note)?;
+        written.finish();
+        Ok(version)
+    }
+
+    /// Makes a version whose shards are stored the present one; its id.
+    ///
+    /// # Errors
+    /// When a shard is missing, or another writer was faster.
+    pub(crate) fn commit(self, manifest: &Manifest, note: CommitNote) -> PyResult<String> {
+        let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
+        self.replace(&catalog, manifest, note)
+    }
+
+    fn replace(self, catalog: &LocalCatalog, manifest: &Manifest, note: CommitNote) -> PyResult<String> {
         // The version to replace is that of now: rows may have come for hours.
         let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
         let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
-        let provenance = Some(provenance);
-        let note = CommitNote { operation: Operation::INGEST, message: self.message, provenance };
-        catalog.commit(&self.name, before, &manifest, &note).map_err(|error| errors::catalog(&error))?;
-        written.finish();
-        Ok(manifest.id().to_string())
+        let note = CommitNote { message: self.message, ..note };
+        let made =
+            catalog.commit(&self.name, before, manifest, &note).map_err(|error| errors::catalog(&error))?;
+        Ok(made.version.to_string())
     }
 }
 
@@ -311,7 +326,7 @@ impl Sink for UntilStopped<'_> {
     }
 }
 
-/// The settings of an ingest. `mix` is `random`, `sequential` or the name of the column to stratify by.
+/// The settings of an ingest. `mix` is `random`, `sequential`, `hash` or the name of the column to stratify by.
 ///
 /// # Errors
 /// A size that is none.
@@ -321,6 +336,7 @@ pub(crate) fn config(mix: &str, seed: u64, shard_size: Option<&str>) -> PyResult
     let mix = match mix {
         "random" => Mix::Random,
         "sequential" => Mix::Sequential,
+        "hash" => Mix::Hash,
         column => Mix::Stratified(column.to_owned()),
     };
     Ok(IngestConfig { mix, seed, shard_size, ..IngestConfig::default() })

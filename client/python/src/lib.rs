@@ -15,6 +15,7 @@ mod ranks;
 mod samples;
 mod shared;
 mod store;
+mod tables;
 mod tensor;
 mod tokenizer;
 mod transforms;
@@ -45,6 +46,8 @@ mod native {
     use super::shared::SharedBlocks;
     #[pymodule_export]
     use super::store::Store;
+    #[pymodule_export]
+    use super::tables::Table;
     #[pymodule_export]
     use super::tokenizer::Tokenizer;
     #[pymodule_export]

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use arrow::datatypes::Schema;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList};
 use shardd_client::loader::PlanRef;
 use shardd_plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
 use shardd_store::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
@@ -150,6 +150,30 @@ impl Store {
         let manifest = py.detach(|| self.manifest(version))?;
         let mix = &manifest.config["mix"];
         Ok(mix.as_str().or_else(|| mix["stratified"].as_str()).map(str::to_owned))
+    }
+
+    /// The shards of a version in order: samples, bytes of the file, canonical bytes of the rows.
+    fn shards(&self, py: Python<'_>, version: &str) -> PyResult<Vec<(u32, u64, u64)>> {
+        let version = VersionId(parse(version)?);
+        let manifest = py.detach(|| self.manifest(version))?;
+        Ok(manifest.shards.iter().map(|shard| (shard.rows, shard.bytes, shard.row_bytes)).collect())
+    }
+
+    /// The file of a shard, by its place in the version: an Arrow IPC file, verified.
+    ///
+    /// # Errors
+    /// When there is none, or it is damaged or cannot be read.
+    fn shard_file<'py>(&self, py: Python<'py>, version: &str, index: usize) -> PyResult<Bound<'py, PyBytes>> {
+        let version = VersionId(parse(version)?);
+        let bytes = py.detach(|| {
+            let manifest = self.manifest(version)?;
+            let entry = manifest.shards.get(index).ok_or_else(|| {
+                let shards = manifest.shards.len();
+                PyIndexError::new_err(format!("there is no shard {index}: the version has {shards}"))
+            })?;
+            self.catalog()?.shard(entry).map_err(|error| errors::catalog(&error))
+        })?;
+        Ok(PyBytes::new(py, &bytes))
     }
 
     /// Makes a plan over a version and returns its id; the store keeps it if it can be written.

@@ -50,6 +50,10 @@ pub enum Mix {
     Stratified(String),
     /// The order of the input: files by name, rows as they lie in each.
     Sequential,
+    /// The order of a keyed hash of the rows, cut where equal parts of its range end. Random as well, and the only mix that does
+    /// not depend on the order of the input: workers of a distributed engine deal rows to shards by it, each by itself. Shards
+    /// differ in size as those of independent draws do.
+    Hash,
 }
 
 /// The action on input that cannot be read: a damaged file, a line or member that makes no row.
@@ -268,6 +272,11 @@ pub struct IngestConfig {
 }
 
 impl IngestConfig {
+    /// As a provenance records them.
+    pub(crate) fn record(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("settings are plain values")
+    }
+
     /// The folder to read, without slashes at its ends, checked to lie inside the source.
     pub(super) fn folder(&self) -> Result<Option<String>, IngestError> {
         folder(self.under.as_deref())

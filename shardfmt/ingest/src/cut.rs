@@ -12,14 +12,25 @@ const SHARDS_AT_LEAST: u64 = 64;
 const MOST_ROWS: u64 = 1 << 31;
 
 /// How the rows of an ingest are cut into shards of equal row counts. The last may be shorter; or, where rows are dealt
-/// to shards, the first have one more.
+/// to shards, the first have one more; or, where keys decide, counts are equal in the mean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     /// The size aimed at, recorded as configuration.
     pub(super) size: ByteSize,
     rows: u64,
     rows_per_shard: u64,
-    is_dealt: bool,
+    filling: Filling,
+}
+
+/// Which rows a shard gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Filling {
+    /// As many as any other, and the last the rest.
+    InTurn,
+    /// Dealt one by one: the first shards have one more.
+    Dealt,
+    /// Those whose keys lie in its part of their range.
+    ByKey,
 }
 
 impl Cut {
@@ -32,18 +43,23 @@ impl Cut {
         let size = wanted.unwrap_or(ByteSize(default));
         let fitting = u128::from(size.0) * u128::from(rows) / u128::from(bytes.max(1));
         if fitting >= u128::from(rows) && rows <= MOST_ROWS {
-            return Cut { size, rows, rows_per_shard: rows.max(1), is_dealt: false };
+            return Cut { size, rows, rows_per_shard: rows.max(1), filling: Filling::InTurn };
         }
         let fitting = u64::try_from(fitting).unwrap_or(u64::MAX).clamp(1, MOST_ROWS);
         let step = if fitting < 16 { 1 } else { 1 << (fitting / 16).ilog2().min(12) };
         let shards = rows.div_ceil(fitting - fitting % step);
         let rows_per_shard = rows.div_ceil(shards).next_multiple_of(step);
-        Cut { size, rows, rows_per_shard, is_dealt: false }
+        Cut { size, rows, rows_per_shard, filling: Filling::InTurn }
     }
 
     /// The same shards, filled by dealing rows to them in turn.
     pub(super) fn dealt(self) -> Cut {
-        Cut { is_dealt: true, ..self }
+        Cut { filling: Filling::Dealt, ..self }
+    }
+
+    /// The same shards, filled with the rows whose keys lie in equal parts of the range of keys.
+    pub(super) fn by_key(self) -> Cut {
+        Cut { filling: Filling::ByKey, ..self }
     }
 
     pub(crate) fn shard_count(&self) -> usize {
@@ -56,9 +72,15 @@ impl Cut {
         self.rows_per_shard
     }
 
-    /// The positions, in mixed order, of the rows of shard `index`.
+    /// The keys of all rows of the shards up to `index`, and of no others, are below this; `None` if counts decide.
+    pub(super) fn keys_below(&self, index: usize) -> Option<u128> {
+        let end = (index as u128 + 1) << 64;
+        (self.filling == Filling::ByKey).then(|| end.div_ceil(self.shard_count() as u128))
+    }
+
+    /// The positions, in mixed order, of the rows of shard `index`, if counts decide.
     pub(crate) fn positions(&self, index: usize) -> Range<u64> {
-        if self.is_dealt {
+        if self.filling == Filling::Dealt {
             let (shards, index) = (self.shard_count() as u64, index as u64);
             let start = |index: u64| index * (self.rows / shards) + index.min(self.rows % shards);
             return start(index)..start(index + 1);
@@ -66,6 +88,11 @@ impl Cut {
         let start = index as u64 * self.rows_per_shard;
         start..(start + self.rows_per_shard).min(self.rows)
     }
+}
+
+/// The shard of a key among this number of shards that are filled by key.
+pub(super) fn shard_of_key(key: u64, shards: u64) -> u64 {
+    ((u128::from(key) * u128::from(shards)) >> 64) as u64
 }
 
 /// The rows of each shard that an ingest makes of `rows` rows of `bytes` canonical bytes in all with the
@@ -120,6 +147,18 @@ mod tests {
             let sizes: Vec<u64> = (0..cut.shard_count()).map(|index| cut.positions(index)).map(|positions| positions.end - positions.start).collect();
             prop_assert_eq!(sizes.iter().sum::<u64>(), rows);
             prop_assert!(sizes.is_sorted_by(|a, b| a >= b) && sizes[0] - sizes[sizes.len() - 1] <= 1);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_key_is_below_the_end_of_its_shard_alone(key: u64, rows in 1..5_000u64, size in 1..400_000u64) {
+            let cut = Cut::new(rows, rows * 100, Some(ByteSize(size))).by_key();
+            let shards = cut.shard_count();
+            let shard = shard_of_key(key, shards as u64) as usize;
+            prop_assert!(u128::from(key) < cut.keys_below(shard).unwrap());
+            prop_assert!(shard == 0 || u128::from(key) >= cut.keys_below(shard - 1).unwrap());
+            prop_assert_eq!(cut.keys_below(shards - 1), Some(1 << 64));
         }
     }
 

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use shardd_plan::Permutation;
+use shardfmt::row::RowDigest;
 
 /// Words of hash that one evaluation gives.
 const WORDS: u64 = 8;
@@ -42,6 +43,29 @@ impl RandomKeys {
             *word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight"));
         }
         self.block = block;
+    }
+}
+
+/// The keys of [`Mix::Hash`](super::Mix::Hash): 128 bits for each row, from a keyed hash of its digest. Rows of equal keys are
+/// equal, so that any order of them is the same.
+#[derive(Clone, Copy)]
+pub(crate) struct HashKeys {
+    key: [u8; 32],
+}
+
+impl HashKeys {
+    pub(crate) fn new(seed: u64) -> HashKeys {
+        HashKeys { key: blake3::derive_key("shardfmt 2026 hash mix v1", &seed.to_le_bytes()) }
+    }
+
+    /// The key of a row, the words that count most first.
+    pub(crate) fn of(&self, row: RowDigest) -> (u64, u64) {
+        let hash = blake3::keyed_hash(&self.key, &row.0);
+        let word = |at: usize| {
+            let bytes = hash.as_bytes()[at..at + 8].try_into().expect("8 of 32 bytes");
+            u64::from_le_bytes(bytes)
+        };
+        (word(0), word(8))
     }
 }
 

@@ -12,7 +12,7 @@ use shardfmt::{InputDigest, Skipped, SkippedList};
 
 use super::cut::Cut;
 use super::files::FileChain;
-use super::order::{Classes, Deal, RandomKeys};
+use super::order::{Classes, Deal, HashKeys, RandomKeys};
 use super::sorter::{Block, Buckets, LARGEST_BLOCK, Sorted, Sorter};
 use super::source::{Faults, Piece};
 use super::work::{Checkpoint, Left, NAME_DIGITS, PartCheckpoint, PartSoFar, ReadSoFar, StoredShard, Work};
@@ -231,7 +231,7 @@ impl<'r> Reading<'r> {
             let expected = source.bytes().map_or(u64::MAX, |bytes| bytes.saturating_mul(EXPANSION));
             let expected = expected / takes.len() as u64;
             let buckets = match config.mix {
-                Mix::Random => Buckets::spread(expected, memory),
+                Mix::Random | Mix::Hash => Buckets::spread(expected, memory),
                 Mix::Sequential | Mix::Stratified(_) => Buckets::as_they_come(memory),
             };
             let sorter = Sorter::new(buckets, memory, limit, work.rows(index));
@@ -284,8 +284,9 @@ impl<'r> Reading<'r> {
             takes: self.parts.iter().map(|part| part.take).collect(),
             label: match &self.config.mix {
                 Mix::Stratified(label) => Some(label),
-                Mix::Random | Mix::Sequential => None,
+                Mix::Random | Mix::Sequential | Mix::Hash => None,
             },
+            hashes: (self.config.mix == Mix::Hash).then(|| HashKeys::new(self.config.seed)),
         };
         let inputs = pipeline::in_order(
             in_flight,
@@ -331,15 +332,17 @@ impl<'r> Reading<'r> {
                     way_out: "stratify by a column of classes",
                 });
             }
-            let mut of_rows = rows.of_rows.into_iter();
+            let (mut of_rows, mut hashes) = (rows.of_rows.into_iter(), rows.hashes.into_iter());
             let keyed = rows.rows.into_iter().map(|(row, end)| {
                 let number = self.rows + u64::from(row);
-                let key = match self.config.mix {
-                    Mix::Random => self.keys.of(number),
-                    Mix::Sequential => number,
+                let (key, number) = match self.config.mix {
+                    Mix::Random => (self.keys.of(number), number),
+                    Mix::Sequential => (number, number),
+                    // Its second word stands for the number, as what comes first has no meaning.
+                    Mix::Hash => hashes.next().expect("one hash for each row"),
                     Mix::Stratified(_) => {
                         let class = of_rows.next().expect("one class for each row");
-                        u64::from(classes[class as usize])
+                        (u64::from(classes[class as usize]), number)
                     }
                 };
                 (key, number, end)
@@ -390,6 +393,7 @@ struct PieceEncoder<'r> {
     largest_row: LargestRow,
     takes: Vec<Option<HashRange>>,
     label: Option<&'r String>,
+    hashes: Option<HashKeys>,
 }
 
 /// The rows of a piece, by the version they are for.
@@ -408,6 +412,8 @@ struct EncodedRows {
     /// For a stratified mix: the classes in the piece with their number of rows, and which of them each row is of.
     classes: Vec<(Option<String>, u64)>,
     of_rows: Vec<u32>,
+    /// For a mix by hash: the key of each row.
+    hashes: Vec<(u64, u64)>,
 }
 
 impl PieceEncoder<'_> {
@@ -463,6 +469,10 @@ impl PieceEncoder<'_> {
                 let (path, reason) = (self.source.path().to_owned(), "it is too large".to_owned());
                 faults.row(row, IngestError::Row { path, reason })?;
                 continue;
+            }
+            if let Some(hashes) = self.hashes {
+                let start = part.rows.last().map_or(0, |(_, end)| *end);
+                part.hashes.push(hashes.of(RowDigest::of(&part.bytes[start..])));
             }
             part.rows.push((row as u32, part.bytes.len()));
             if let Some(classes) = &classes {

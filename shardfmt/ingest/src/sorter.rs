@@ -51,6 +51,11 @@ impl Part {
         self.rows.len()
     }
 
+    /// Where the rows from `from` on whose keys are below that end.
+    pub(super) fn end_below(&self, from: usize, keys: u128) -> usize {
+        from + self.rows[from..].partition_point(|row| u128::from(row.key) < keys)
+    }
+
     /// The rows in order: for each its key, number and bytes.
     pub(super) fn rows(&self, range: Range<usize>) -> impl Iterator<Item = (Row, &[u8])> {
         self.rows[range].iter().map(|row| {

@@ -11,10 +11,11 @@ use shardfmt::shard::{Compression, FinishedShard, ShardError, ShardWriter};
 use shardfmt::size::ByteSize;
 
 use super::cut::Cut;
+use super::ingested::Ingested;
+use super::layout::Layout;
 use super::permits::Permits;
 use super::read::{Ingest, ReadPart, spill_error};
 use super::sorter::{Part, Sorted};
-use super::version::{self, Base, Layout};
 use super::work::{StoredShard, Work};
 use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline};
 
@@ -22,22 +23,6 @@ use super::{IngestConfig, IngestError, Mix, Progress, Resources, Sink, pipeline}
 const SHARD_MEMORY: u64 = 3;
 /// Shards that are being stored while others are made: most of that is waiting.
 const STORED_AT_ONCE: usize = 4;
-
-/// A version that an ingest made, and what it was made of.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Ingested {
-    /// The version.
-    pub manifest: Manifest,
-    /// Its inputs, and how they were read.
-    pub provenance: Provenance,
-}
-
-impl Ingested {
-    /// To start an operation from.
-    pub fn base(&self) -> Base<'_> {
-        Base { id: self.manifest.id(), manifest: &self.manifest, provenance: Some(&self.provenance) }
-    }
-}
 
 /// The result of an ingest: versions of shards that are stored.
 ///
@@ -93,7 +78,11 @@ impl Ingest {
         let mut versions = Vec::new();
         while let Some(part) = parts.pop_front() {
             let cut = Cut::new(part.rows, part.bytes, shard_size);
-            let cut = if matches!(config.mix, Mix::Stratified(_)) { cut.dealt() } else { cut };
+            let cut = match config.mix {
+                Mix::Stratified(_) => cut.dealt(),
+                Mix::Hash => cut.by_key(),
+                Mix::Random | Mix::Sequential => cut,
+            };
             let recorded = IngestConfig {
                 shard_size: Some(cut.size),
                 under: config.folder()?,
@@ -120,7 +109,7 @@ impl Ingest {
             };
             let layout = Layout::of(&recorded).config();
             let manifest = Manifest::new(source.schema().clone(), shards, layout);
-            let provenance = Provenance::new(version::recorded(&recorded), inputs.clone());
+            let provenance = Provenance::new(recorded.record(), inputs.clone());
             versions.push(Ingested {
                 manifest,
                 provenance: Provenance { skipped: skipped.clone(), ..provenance },
@@ -205,6 +194,18 @@ impl Writing<'_> {
     ) -> Result<(), IngestError> {
         let failed = |error| spill_error(self.resources, error);
         for index in 0..self.cut.shard_count() {
+            if let Some(keys) = self.cut.keys_below(index) {
+                let mut own = rows.take_below(keys).map_err(failed)?;
+                // Of few rows, a shard may get none.
+                if own.is_empty() {
+                    continue;
+                }
+                if self.stored.contains_key(&index) {
+                    own.clear();
+                }
+                push(Job { index, rows: own })?;
+                continue;
+            }
             let positions = self.cut.positions(index);
             let rows = if self.stored.contains_key(&index) {
                 rows.pass(positions.end - positions.start).map_err(failed)?;
@@ -278,6 +279,28 @@ impl Rows {
             self.passed -= rows;
         }
         Ok(())
+    }
+
+    /// The next rows whose keys are below that.
+    fn take_below(&mut self, keys: u128) -> std::io::Result<Vec<(Arc<Part>, Range<usize>)>> {
+        let mut taken = Vec::new();
+        loop {
+            let (part, start) = match self.part.take() {
+                Some(part) => part,
+                None => match self.sorted.next_part()? {
+                    Some(part) => (Arc::new(part), 0),
+                    None => return Ok(taken),
+                },
+            };
+            let end = part.end_below(start, keys);
+            if end > start {
+                taken.push((part.clone(), start..end));
+            }
+            if end < part.len() {
+                self.part = Some((part, end));
+                return Ok(taken);
+            }
+        }
     }
 
     /// The next rows.

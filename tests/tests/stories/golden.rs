@@ -65,7 +65,7 @@ fn again(line: &Line) -> Line {
     let root = TempDir::new().expect("a temporary directory can be made");
     let shardctl = || {
         let mut command = Command::new(binary("shardctl"));
-        // The names of the inputs are part of a version.
+        // The names of the inputs are in its provenance, which is an object too.
         command.current_dir(golden("inputs")).arg("--store").arg(root.path()).arg("--json");
         command
     };

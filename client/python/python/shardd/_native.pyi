@@ -165,6 +165,10 @@ class Store:
     def mix(self, version: str) -> str | None:
         """The order in which ingest has put the samples: ``random``, ``sequential``, or the column by which it is stratified;
         `None` if the version does not say it."""
+    def shards(self, version: str) -> list[tuple[int, int, int]]:
+        """The shards of a version: samples, bytes of the file, bytes of the rows."""
+    def shard_file(self, version: str, index: int) -> bytes:
+        """The Arrow IPC file of a shard, verified."""
     def make_plan(
         self,
         version: str,
@@ -288,6 +292,26 @@ class Batches:
     def write(self, batch: Batch, number: int) -> None: ...
     def finish(self) -> str: ...
     def abandon(self) -> None: ...
+
+class Table:
+    """A table that a distributed engine holds in parts."""
+
+    def __init__(
+        self, columns: Batch, *, seed: int = 0, shard_size: str | None = None, compression: str | None = None
+    ) -> None:
+        """Of a table with the columns of this batch."""
+    def measure(self, part: Batch) -> tuple[int, int]:
+        """The rows of a part and their canonical bytes."""
+    def shards(self, rows: int, bytes: int) -> int:
+        """How many shards such rows make."""
+    def deal(self, part: Batch, shards: int) -> bytes:
+        """The shard of each row, uint32."""
+    def write(self, store: Store, parts: Sequence[Batch], shards: int) -> tuple[int, str] | None:
+        """Stores the shard of the rows that were dealt to it; its number and its entry."""
+    def commit(
+        self, store: Store, name: str, rows: int, bytes: int, shards: Sequence[tuple[int, str]], message: str
+    ) -> str:
+        """Makes their version the present one of a dataset; its id."""
 
 class Tokenizer:
     def __init__(self, file: bytes, encoding: str | None = None) -> None: ...

@@ -11,7 +11,7 @@ use super::{LARGE_BYTES, PIECE_ROWS};
 ///
 /// # Errors
 /// The fault, in words, when a row is too large for any piece.
-pub(super) fn slices(batch: RecordBatch) -> Result<Vec<RecordBatch>, String> {
+pub(crate) fn slices(batch: RecordBatch) -> Result<Vec<RecordBatch>, String> {
     let mut slices = Vec::new();
     cut(batch, LARGE_BYTES, &mut slices)?;
     Ok(slices)

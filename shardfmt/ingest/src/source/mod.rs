@@ -15,7 +15,7 @@ mod compressed;
 mod csv;
 mod detect;
 mod folder;
-mod growth;
+pub(crate) mod growth;
 mod images;
 mod ipc;
 mod jpeg;

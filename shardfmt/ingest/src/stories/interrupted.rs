@@ -129,8 +129,8 @@ impl Progress for Beginning {
     }
 }
 
-fn mixes() -> [Mix; 3] {
-    [Mix::Random, Mix::Sequential, Mix::Stratified("label".to_owned())]
+fn mixes() -> [Mix; 4] {
+    [Mix::Random, Mix::Sequential, Mix::Stratified("label".to_owned()), Mix::Hash]
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn whenever_it_was_killed_it_goes_on_with_other_threads_memory_and_shard_size() 
     let directory = directory(&[]);
     let path = large_text(&directory);
     let parts = [HashRange::parts(7, 0, 7, 10), HashRange::parts(7, 7, 10, 10)];
-    for (mix, after) in mixes().into_iter().zip([1100, 1400, 1800]) {
+    for (mix, after) in mixes().into_iter().zip([1100, 1400, 1800, 1300]) {
         let config = IngestConfig { mix, on_error: OnError::Skip, ..IngestConfig::default() };
         let version = |resources: &Resources, shard_size: u64, progress: &dyn Progress| {
             let source = Source::open(&path, &config).unwrap();
@@ -191,7 +191,8 @@ fn shards_of_another_cut_are_not_taken_for_those_of_this_one() {
     let directory = directory(&[]);
     let path = large_file(&directory);
     let row = (1 + 8) + (1 + 4 + (48 << 10));
-    for mix in mixes() {
+    // By hash, shards have no counts of their own.
+    for mix in mixes().into_iter().filter(|mix| *mix != Mix::Hash) {
         let config = IngestConfig { mix, ..IngestConfig::default() };
         let work = tempfile::tempdir().unwrap();
         let resources =

@@ -100,6 +100,52 @@ proptest! {
     }
 
     #[test]
+    fn a_mix_by_hash_does_not_depend_on_the_order_of_the_input(rows in rows(), seed: u64, shard_bytes in 1..5000u64, at: prop::sample::Index) {
+        let mut other = rows.clone();
+        other.rotate_left(at.index(rows.len()));
+        other[..rows.len() / 2].reverse();
+        let version = |rows: &[Row]| {
+            let (_directory, path, _) = parquet(rows);
+            run(&path, &config(Mix::Hash, seed, shard_bytes), 2).unwrap()
+        };
+        let (one, two) = (version(&rows), version(&other));
+        prop_assert_eq!(one.manifest.id(), two.manifest.id());
+        prop_assert_eq!(sorted(one.rows()), sorted(parquet(&rows).2));
+    }
+
+    #[test]
+    fn parts_of_a_table_make_the_version_that_an_ingest_makes(
+        rows in rows(), seed: u64, shard_bytes in 1..5000u64, parts in 1..9usize, zstd: bool,
+    ) {
+        let (_directory, path, _) = parquet(&rows);
+        let compression = if zstd { "zstd" } else { "none" }.parse().unwrap();
+        let config = IngestConfig { compression, ..config(Mix::Hash, seed, shard_bytes) };
+        let whole = run(&path, &config, 2).unwrap();
+
+        let table = Table::new("rows", batch(&rows).schema(), &config).unwrap();
+        let parts: Vec<RecordBatch> = rows.chunks(rows.len().div_ceil(parts)).map(batch).collect();
+        let mut all = Amount::default();
+        parts.iter().for_each(|part| all += table.measure(part).unwrap());
+        let shards = all.shards(&config);
+        // As an engine brings them together, the last part first.
+        let mut dealt: BTreeMap<u32, Vec<RecordBatch>> = BTreeMap::new();
+        for part in parts.iter().rev() {
+            for (row, shard) in table.deal(part, shards).unwrap().into_iter().enumerate() {
+                dealt.entry(shard).or_default().push(part.slice(row, 1));
+            }
+        }
+        let made = |parts: &Vec<RecordBatch>| table.shard(parts, shards).unwrap().unwrap();
+        let written: Vec<_> = dealt.values().map(made).map(|(index, shard)| (index, shard.entry)).collect();
+        prop_assert!(dealt.keys().eq(written.iter().map(|(index, _)| index)));
+        let version = table.version(all, written.clone()).unwrap();
+        prop_assert_eq!(&version.manifest, &whole.manifest);
+        if let Some((_, lost)) = written.split_last() {
+            let error = table.version(all, lost.to_vec()).unwrap_err().to_string();
+            prop_assert!(error.contains("changed while it was read"), "{}", error);
+        }
+    }
+
+    #[test]
     fn what_take_takes_is_disjoint_and_covers(rows in rows(), seed: u64, parts in 1..5u32) {
         let (_directory, path, canonical) = parquet(&rows);
         let mut together = Vec::new();

@@ -13,7 +13,6 @@ mod diff;
 mod error;
 mod export;
 mod forget;
-mod layout;
 mod matcher;
 mod repair;
 mod reshard;
@@ -25,10 +24,8 @@ mod stretch;
 mod tests;
 mod verify;
 
-use shardfmt::Provenance;
-use shardfmt::digest::VersionId;
-use shardfmt::manifest::Manifest;
-
+pub use crate::ingested::Base;
+pub use crate::layout::{Layout, made_of};
 pub use append::{AppendError, append, open_to_append, refuse_file};
 pub use damage::{Damage, File};
 pub use derive::{DeriveError, Derived, derive};
@@ -36,50 +33,14 @@ pub use diff::diff;
 pub use error::VersionError;
 pub use export::{ExportError, ExportFormat, ExportOptions, Exported, export};
 pub use forget::{find_rows, forget};
-pub use layout::{Layout, made_of};
 pub use matcher::{Condition, ConditionError, Matcher};
 pub use repair::{Lost, Mended, Repair};
 pub use reshard::reshard;
-pub(crate) use settings::recorded;
 pub use settings::{appending, settings};
 pub use shardfmt::compare::{Change, ColumnDrift, Diff, Drift, LabelShare, Numbers, SchemaChange, drift};
 pub use shardfmt::store::Store;
 pub use store::{read_shard, read_sidecar};
 pub use verify::{Confidence, Finding, check, sample, verify};
-
-/// A version that an operation starts from.
-///
-/// ```
-/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use shardd_ingest::version::{append, appending, diff, verify};
-/// use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
-///
-/// # let kept = Kept::default();
-/// let resources = Resources::threads(1);
-/// let config = IngestConfig::default();
-/// let source = Source::new(Inputs::in_memory("a.csv", "word\ncat\ndog\n"), &config)?;
-/// let old = ingest(source, &config, &resources, &kept, &NoProgress)?;
-/// let base = old.base();
-///
-/// let config = appending(base);
-/// let source = Source::new(Inputs::in_memory("b.csv", "word\ncow\n"), &config)?;
-/// let new = append(base, source, config, false, &resources, &kept, &NoProgress)?;
-/// let changes = diff(base, new.base(), &kept, &NoProgress)?;
-/// assert_eq!((changes.samples.kept, changes.samples.added), (2, 1));
-/// assert!(verify(&new.manifest, &[0, 1], &kept, 1, &NoProgress)?.is_empty());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Debug, Clone, Copy)]
-pub struct Base<'a> {
-    /// Its name.
-    pub id: VersionId,
-    /// The shards it lists.
-    pub manifest: &'a Manifest,
-    /// What it was made of, if that is known. Appends and selections of columns look at it.
-    pub provenance: Option<&'a Provenance>,
-}
 
 /// A pool of `threads` threads for one operation.
 fn pool(threads: usize) -> Result<rayon::ThreadPool, VersionError> {

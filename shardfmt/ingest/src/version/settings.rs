@@ -10,9 +10,9 @@ use shardfmt::manifest::Manifest;
 use shardfmt::shard::Compression;
 use shardfmt::size::ByteSize;
 
-use super::layout::{Layout, Made, Operation};
 use super::{Base, made_of};
 use crate::IngestConfig;
+use crate::layout::{Layout, Made, Operation};
 
 /// The settings that a version was ingested with, last in time: those of its own ingest, its last append, or what its last
 /// reshard left of them. `None` when something else made it. Without a provenance, only those of the layout are known, and
@@ -65,12 +65,7 @@ pub(super) fn provenance_of_columns(base: Base<'_>, columns: Vec<String>) -> Opt
     let provenance = base.provenance?;
     let settings = settings(base.manifest, Some(provenance))?;
     let settings = IngestConfig { columns: Some(columns), ..settings };
-    Some(Provenance { settings: recorded(&settings), ..provenance.clone() })
-}
-
-/// The settings of an ingest as its provenance records them.
-pub(crate) fn recorded(config: &IngestConfig) -> Value {
-    serde_json::to_value(config).expect("settings are plain values")
+    Some(Provenance { settings: settings.record(), ..provenance.clone() })
 }
 
 /// Whether the version has samples of one ingest only.

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use arrow::array::RecordBatch;
 use arrow::buffer::Buffer;
 use shardfmt::digest::ShardId;
-use shardfmt::manifest::ShardEntry;
+use shardfmt::manifest::{Manifest, ShardEntry};
 use shardfmt::row::RowCodec;
 use shardfmt::shard::{FinishedShard, ShardWriter};
 use shardfmt::size::ByteSize;

@@ -77,20 +77,20 @@ pub fn made_of(manifest: &Manifest) -> Option<VersionId> {
 /// The configuration of a version that was made of another.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Made {
-    pub(super) operation: Operation,
-    pub(super) base: VersionId,
+pub(crate) struct Made {
+    pub(crate) operation: Operation,
+    pub(crate) base: VersionId,
     /// That of the appended samples, or the rest that resharding left: the layout of the next version.
     #[serde(alias = "ingest")]
-    pub(super) layout: Layout,
+    pub(crate) layout: Layout,
     /// Those that left samples out, or repeated some.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(super) rules: Vec<Rule>,
+    pub(crate) rules: Vec<Rule>,
 }
 
 #[derive(Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Operation {
+pub(crate) enum Operation {
     Append,
     Derive,
     Forget,
@@ -99,7 +99,7 @@ pub(super) enum Operation {
 
 impl Made {
     /// As a manifest's configuration.
-    pub(super) fn config(&self) -> Value {
+    pub(crate) fn config(&self) -> Value {
         serde_json::to_value(self).expect("settings are plain values")
     }
 }

@@ -1,0 +1,221 @@
+//! Tables that a distributed engine (Ray, Spark) holds in parts: its workers measure the parts, deal their rows to shards
+//! and write these. Their version is the one that an ingest of all rows with [`Mix::Hash`](crate::Mix::Hash) makes.
+//!
+//! A row's shard follows from the row alone, so parts may come in any order, twice, or cut in another way. The engine brings
+//! the rows of a shard together, and starts work again that a killed worker had. Knows nothing of engines and stores.
+
+use std::path::PathBuf;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use shardfmt::Provenance;
+use shardfmt::manifest::{Manifest, ShardEntry};
+use shardfmt::row::{RowCodec, RowDigest};
+use shardfmt::shard::{FinishedShard, ShardError, ShardWriter};
+
+use crate::cut::{Cut, shard_of_key};
+use crate::layout::Layout;
+use crate::order::HashKeys;
+use crate::source::growth;
+use crate::{IngestConfig, IngestError, Ingested, Mix, canonical};
+
+/// The columns of a table, and how its rows are laid into shards.
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use shardd_ingest::{IngestConfig, Mix, Table};
+/// use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let part = |numbers: std::ops::Range<i64>| {
+///     let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+///     RecordBatch::try_from_iter([("number", numbers)])
+/// };
+/// let parts = [part(0..700)?, part(700..1000)?];
+/// let config = IngestConfig { mix: Mix::Hash, shard_size: Some("4KiB".parse()?), ..IngestConfig::default() };
+/// let table = Table::new("numbers", parts[0].schema(), &config)?;
+///
+/// // What workers do, each with some parts.
+/// let mut all = Default::default();
+/// for part in &parts {
+///     all += table.measure(part)?;
+/// }
+/// let dealt = table.deal(&parts[0], all.shards(&config))?;
+/// assert!(dealt.iter().all(|shard| *shard < all.shards(&config)));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Table {
+    name: PathBuf,
+    /// As they are given.
+    columns: SchemaRef,
+    codec: RowCodec,
+    config: IngestConfig,
+    keys: HashKeys,
+}
+
+/// How much rows are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Amount {
+    /// How many there are.
+    pub rows: u64,
+    /// Their canonical bytes.
+    pub bytes: u64,
+}
+
+impl std::ops::AddAssign for Amount {
+    fn add_assign(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.bytes += other.bytes;
+    }
+}
+
+impl Amount {
+    /// How many shards these rows make: some may get no row where rows are few.
+    pub fn shards(self, config: &IngestConfig) -> u32 {
+        u32::try_from(self.cut(config).shard_count()).unwrap_or(u32::MAX)
+    }
+
+    fn cut(self, config: &IngestConfig) -> Cut {
+        Cut::new(self.rows, self.bytes, config.shard_size).by_key()
+    }
+}
+
+impl Table {
+    /// A table of these columns; `name` stands for it in messages.
+    ///
+    /// # Errors
+    /// [`IngestError::Column`] for a column that shards cannot hold, [`IngestError::Config`] for another mix than by hash, or for
+    /// settings of reading.
+    pub fn new(name: &str, columns: SchemaRef, config: &IngestConfig) -> Result<Self, IngestError> {
+        let layout = Layout::of(config).over(IngestConfig::default());
+        if *config != layout || config.mix != Mix::Hash {
+            return Err(IngestError::Config {
+                setting: "mix",
+                reason: "parts of a table come in no order, and are read already".to_owned(),
+                way_out: "use \"hash\", with a seed, a size of shards and a compression only",
+            });
+        }
+        config.check()?;
+        let name = PathBuf::from(name);
+        let schema = canonical::canonical_schema(&name, &columns)?;
+        let codec = RowCodec::new(schema).map_err(|error| canonical::row_error(&name, error))?;
+        Ok(Self { name, columns, codec, config: config.clone(), keys: HashKeys::new(config.seed) })
+    }
+
+    /// The columns of its shards.
+    pub fn schema(&self) -> &SchemaRef {
+        self.codec.schema()
+    }
+
+    /// How much the rows of a part are.
+    ///
+    /// # Errors
+    /// When the part has other columns.
+    pub fn measure(&self, part: &RecordBatch) -> Result<Amount, IngestError> {
+        let mut bytes = 0;
+        self.each(part, |row| bytes += row.len() as u64)?;
+        Ok(Amount { rows: part.num_rows() as u64, bytes })
+    }
+
+    /// The shard of each row of a part, among this number of shards.
+    ///
+    /// # Errors
+    /// When the part has other columns.
+    pub fn deal(&self, part: &RecordBatch, shards: u32) -> Result<Vec<u32>, IngestError> {
+        let mut dealt = Vec::with_capacity(part.num_rows());
+        self.each(part, |row| dealt.push(self.shard_of(row, shards)))?;
+        Ok(dealt)
+    }
+
+    fn shard_of(&self, row: &[u8], shards: u32) -> u32 {
+        let (key, _) = self.keys.of(RowDigest::of(row));
+        u32::try_from(shard_of_key(key, u64::from(shards))).expect("less than their number")
+    }
+
+    /// The shard of all rows that were dealt to one of this number of shards, in any order.
+    ///
+    /// # Errors
+    /// When a part has other columns, or there are rows of different shards, or too many.
+    pub fn shard(
+        &self,
+        parts: &[RecordBatch],
+        shards: u32,
+    ) -> Result<Option<(u32, FinishedShard)>, IngestError> {
+        let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+        for part in parts {
+            self.each(part, |row| {
+                let start = bytes.len();
+                bytes.extend_from_slice(row);
+                rows.push((self.keys.of(RowDigest::of(row)), start..bytes.len()));
+            })?;
+        }
+        rows.sort_unstable_by_key(|(key, _)| *key);
+        let of = |(key, _): (u64, u64)| shard_of_key(key, u64::from(shards)) as u32;
+        let (Some((first, _)), Some((last, _))) = (rows.first(), rows.last()) else { return Ok(None) };
+        let (index, other) = (of(*first), of(*last));
+        if index != other {
+            let reason = format!("rows of the shards {index} and {other} came together");
+            return Err(IngestError::Row { path: self.name.clone(), reason });
+        }
+        let schema = self.schema().clone();
+        let written =
+            ShardWriter::with_compression(schema, self.config.compression).and_then(|mut writer| {
+                writer.push_rows(rows.iter().map(|(_, place)| &bytes[place.clone()]))?;
+                writer.finish()
+            });
+        let shard =
+            written.map_err(|source: ShardError| IngestError::Shard { index: index as usize, source })?;
+        Ok(Some((index, shard)))
+    }
+
+    /// The version of these shards, each with its number: the rows of `all`.
+    ///
+    /// # Errors
+    /// [`IngestError::Changed`] if the shards do not have these rows.
+    pub fn version(&self, all: Amount, mut shards: Vec<(u32, ShardEntry)>) -> Result<Ingested, IngestError> {
+        shards.sort_by_key(|(index, _)| *index);
+        let twice = shards.windows(2).any(|pair| pair[0].0 == pair[1].0);
+        let found = shards.iter().fold(Amount::default(), |mut sum, (_, entry)| {
+            sum += Amount { rows: entry.rows.into(), bytes: entry.row_bytes };
+            sum
+        });
+        if twice || found != all {
+            return Err(IngestError::Changed {
+                path: self.name.clone(),
+                what: format!(
+                    "it had {} rows of {} bytes when they were counted, and {} of {} when they were written",
+                    all.rows, all.bytes, found.rows, found.bytes
+                ),
+            });
+        }
+        let config = IngestConfig { shard_size: Some(all.cut(&self.config).size), ..self.config.clone() };
+        let entries = shards.into_iter().map(|(_, entry)| entry).collect();
+        let manifest = Manifest::new(self.schema().clone(), entries, Layout::of(&config).config());
+        Ok(Ingested { manifest, provenance: Provenance::new(config.record(), Vec::new()) })
+    }
+
+    /// Calls back with each row in canonical form.
+    fn each(&self, part: &RecordBatch, mut row: impl FnMut(&[u8])) -> Result<(), IngestError> {
+        if part.schema_ref().fields() != self.columns.fields() {
+            return Err(IngestError::Row {
+                path: self.name.clone(),
+                reason: "a part has other columns than the table".to_owned(),
+            });
+        }
+        let failed = |error| canonical::row_error(&self.name, error);
+        let unfit = |reason| IngestError::Row { path: self.name.clone(), reason };
+        let mut bytes = Vec::new();
+        for slice in growth::slices(part.clone()).map_err(unfit)? {
+            let plain = canonical::canonical_batch(&self.name, &slice, self.schema())?;
+            let encoder = self.codec.encoder(&plain).map_err(failed)?;
+            for number in 0..plain.num_rows() {
+                bytes.clear();
+                encoder.encode(number, &mut bytes).map_err(failed)?;
+                row(&bytes);
+            }
+        }
+        Ok(())
+    }
+}
