@@ -1,5 +1,7 @@
 """What several tests need."""
 
+import contextlib
+import fcntl
 import multiprocessing
 import os
 import subprocess
@@ -58,6 +60,14 @@ def run(command: list[str], *, timeout: float = 60, env: dict[str, str] | None =
     if check and done.returncode != 0:
         raise AssertionError(f"exit status {done.returncode}\n{done.stdout}\n{done.stderr}")
     return done
+
+
+@contextlib.contextmanager
+def one_ray():
+    """Waits until no other test has a cluster of Ray: each takes the whole machine."""
+    with open(Path(tempfile.gettempdir()) / f"shardd-tests-ray-{os.getuid()}.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def shardctl(*arguments: object) -> str:

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers import EVERY, run
+from helpers import EVERY, one_ray, run
 
 TRAIN = Path(__file__).with_name("launcher_train.py")
 DIES_AT = 40
@@ -19,7 +19,7 @@ def by_torchrun(store: str, folder: Path, dies_at: int | None = None) -> dict:
     folder.mkdir()
     how = json.dumps({"store": store, "folder": str(folder), "dies_at": dies_at})
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", str(TRAIN), how]
-    run(command, timeout=240, env={"OMP_NUM_THREADS": "1"})
+    run(command, timeout=480, env={"OMP_NUM_THREADS": "1"})
     return ended(folder)
 
 
@@ -27,7 +27,8 @@ def by_ray(store: str, folder: Path, dies_at: int) -> dict:
     folder.mkdir()
     how = json.dumps({"store": store, "folder": str(folder), "dies_at": dies_at})
     script = Path(__file__).with_name("ray_train.py")
-    run([sys.executable, str(script), how], timeout=300, env={"RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1"})
+    with one_ray():
+        run([sys.executable, str(script), how], timeout=600, env={"RAY_TRAIN_V2_ENABLED": "1", "OMP_NUM_THREADS": "1"})
     return ended(folder)
 
 

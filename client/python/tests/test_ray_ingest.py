@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.dataset
 import pyarrow.parquet
 import pytest
-from helpers import ingest, run, shardctl
+from helpers import ingest, one_ray, run, shardctl
 
 import shardd
 
@@ -53,7 +53,8 @@ def test_the_version_is_that_of_shardctl_for_any_blocks_workers_and_killed_ones(
     expected = shardd.StreamingDataset(str(tmp_path / "here")).version
     how = json.dumps({"files": str(files), "folder": str(tmp_path), "layout": LAYOUT, "kills": kills, "blocks": workers > 1})
     script = Path(__file__).with_name("ray_ingest.py")
-    run([sys.executable, str(script), how, str(workers)], timeout=500, env={"OMP_NUM_THREADS": "1"})
+    with one_ray():
+        run([sys.executable, str(script), how, str(workers)], timeout=900, env={"OMP_NUM_THREADS": "1"})
     made = json.loads((tmp_path / "made.json").read_text())
     drawn, back = made.pop("drawn"), made.pop("back")
     assert set(made.values()) == {expected}, made

@@ -24,7 +24,7 @@ use crate::{IngestConfig, IngestError, Ingested, Mix, canonical};
 /// ```
 /// use std::sync::Arc;
 ///
-/// use shardd_ingest::{IngestConfig, Mix, Table};
+/// use shardd_ingest::{Amount, IngestConfig, Mix, Table};
 /// use shardfmt::arrow::array::{ArrayRef, Int64Array, RecordBatch};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -37,7 +37,7 @@ use crate::{IngestConfig, IngestError, Ingested, Mix, canonical};
 /// let table = Table::new("numbers", parts[0].schema(), &config)?;
 ///
 /// // What workers do, each with some parts.
-/// let mut all = Default::default();
+/// let mut all = Amount::default();
 /// for part in &parts {
 ///     all += table.measure(part)?;
 /// }

@@ -64,7 +64,7 @@ pub enum ConditionError {
 /// let found = find_rows(&manifest.shards, &matcher, &kept, 1, &NoProgress)?;
 /// let rows = found.into_values().flatten().collect();
 ///
-/// let base = Base { id: manifest.id(), manifest: &manifest };
+/// let base = Base { id: manifest.id(), manifest: &manifest, provenance: None };
 /// let without = forget(base, &rows, &kept, 1, &kept, &NoProgress)?;
 /// assert_eq!((manifest.sample_count(), without.sample_count()), (3, 1));
 /// # Ok(())
