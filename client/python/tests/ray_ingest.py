@@ -51,10 +51,13 @@ def main(how: dict) -> None:
         method, when = kill.split("-")
         ingest(f"killed-{kill}", read(), killing(folder, method, when == "late"))
         assert (folder / kill).exists(), "no worker was killed"
-    if how["blocks"]:
-        ingest("blocks", read().repartition(7))
-        ingest("one", read().repartition(1))
-        ingest("shuffled", read().random_shuffle(seed=3))
+    laid_out = {
+        "seven": lambda rows: rows.repartition(7),
+        "one": lambda rows: rows.repartition(1),
+        "shuffled": lambda rows: rows.random_shuffle(seed=3),
+    }
+    for blocks in how["blocks"]:
+        ingest(blocks, laid_out[blocks](read()))
     try:
         ingest("drawn", read().random_sample(0.5))
     except ValueError as error:
