@@ -16,7 +16,7 @@ use super::openapi::Binary;
 use super::pages::{self, Paged};
 use super::problem::{invalid, not_found};
 use super::recall::{WithStaleness, aged, or_recalled, told};
-use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State, ValidJson, ValidQuery, json};
+use super::{Answer, PathParam, State, ValidJson, ValidQuery, json};
 
 /// Makes `version` the present one of a dataset, if that is `expected` now.
 #[derive(Deserialize, ToSchema)]
@@ -236,9 +236,7 @@ pub(super) async fn put_provenance(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
-    let place = state.uploads.place(client, room).await;
-    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    let (_place, bytes) = state.uploads.read_metadata(client, &state.api.limits, &headers, body).await?;
     state.api.catalog.origin().put_provenance_bytes(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -255,10 +253,7 @@ pub(super) async fn put_manifest(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    // It takes the room of some shards.
-    let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
-    let place = state.uploads.place(client, room).await;
-    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    let (_place, bytes) = state.uploads.read_metadata(client, &state.api.limits, &headers, body).await?;
     state.api.catalog.origin().put_manifest_bytes(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

@@ -9,7 +9,7 @@ use shardfmt::StrataId;
 use super::client::Client;
 use super::immutable::{Conditions, Content, Source};
 use super::openapi::Binary;
-use super::{Answer, MAX_MANIFEST, MAX_SHARD, PathParam, State};
+use super::{Answer, PathParam, State};
 
 /// Which samples each label or size of a stratified plan has, whole or in parts
 #[utoipa::path(get, path = "/v1/strata/{id}", tag = "objects", operation_id = "get_strata",
@@ -42,10 +42,7 @@ pub(super) async fn put(
     headers: HeaderMap,
     body: Body,
 ) -> Answer {
-    // They take the room of some shards.
-    let room = MAX_MANIFEST.div_ceil(MAX_SHARD) as u32;
-    let place = state.uploads.place(client, room).await;
-    let bytes = place.read(&state.api.limits, &headers, body, MAX_MANIFEST).await?;
+    let (_place, bytes) = state.uploads.read_metadata(client, &state.api.limits, &headers, body).await?;
     state.api.catalog.origin().put_strata(id, bytes).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }

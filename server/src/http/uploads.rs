@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::client::Client;
 use super::problem::Refusal;
-use super::{BODY_BYTES_A_SECOND, Limits, read_at};
+use super::{BODY_BYTES_A_SECOND, Limits, MAX_MANIFEST, MAX_SHARD, read_at};
 
 /// Uploads in memory at once; more wait.
 const PLACES: usize = 8;
@@ -64,6 +64,22 @@ impl Uploads {
         let of_all = self.places.acquire_many(room).await.expect("never closed");
         drop(waiter);
         Place { uploads: self, _of_all: of_all, _of_client: of_client }
+    }
+
+    /// Reads an object of the metadata, which takes the room of some shards. The place has to live until it is stored.
+    ///
+    /// # Errors
+    /// As [`Place::read`].
+    pub(super) async fn read_metadata(
+        &self,
+        client: Client,
+        limits: &Limits,
+        headers: &HeaderMap,
+        body: Body,
+    ) -> Result<(Place<'_>, Bytes), Refusal> {
+        let place = self.place(client, MAX_MANIFEST.div_ceil(MAX_SHARD) as u32).await;
+        let bytes = place.read(limits, headers, body, MAX_MANIFEST).await?;
+        Ok((place, bytes))
     }
 
     /// The places of a client. Those of clients that have none now are forgotten.

@@ -8,6 +8,7 @@ use shardfmt::manifest::Manifest;
 use shardfmt::shard::Compression;
 use shardfmt::size::ByteSize;
 
+use crate::config::is_default;
 use crate::{IngestConfig, Mix};
 
 /// The settings of an ingest that decide the shards of given samples: part of the version.
@@ -36,10 +37,6 @@ pub struct Layout {
     /// How the bodies of shards are compressed.
     #[serde(skip_serializing_if = "is_default")]
     pub compression: Compression,
-}
-
-fn is_default<T: Default + PartialEq>(value: &T) -> bool {
-    *value == T::default()
 }
 
 impl Layout {

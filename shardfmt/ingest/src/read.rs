@@ -6,7 +6,6 @@ use std::mem;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::DataType;
-use shardfmt::provenance::SKIPPED_LISTED;
 use shardfmt::row::{RowCodec, RowDigest};
 use shardfmt::{InputDigest, Skipped, SkippedList};
 
@@ -351,10 +350,9 @@ impl<'r> Reading<'r> {
         }
         self.pieces += 1;
         self.rows += u64::from(piece.seen);
-        self.skipped.count += piece.skipped.len() as u64;
-        let room = SKIPPED_LISTED - self.skipped.first.len();
-        let listed = piece.skipped.into_iter().take(room);
-        self.skipped.first.extend(listed.map(|(name, reason)| Skipped { name, reason }));
+        let skipped = piece.skipped.into_iter().map(|(name, reason)| Skipped { name, reason });
+        let first: Vec<Skipped> = skipped.collect();
+        self.skipped.extend(SkippedList { count: first.len() as u64, first });
         piece.files.iter().for_each(|file| self.files.add(file));
         Ok(())
     }

@@ -125,13 +125,12 @@ impl Table {
     /// When the part has other columns.
     pub fn deal(&self, part: &RecordBatch, shards: u32) -> Result<Vec<u32>, IngestError> {
         let mut dealt = Vec::with_capacity(part.num_rows());
-        self.each(part, |row| dealt.push(self.shard_of(row, shards)))?;
+        self.each(part, |row| dealt.push(shard_of(self.key(row), shards)))?;
         Ok(dealt)
     }
 
-    fn shard_of(&self, row: &[u8], shards: u32) -> u32 {
-        let (key, _) = self.keys.of(RowDigest::of(row));
-        u32::try_from(shard_of_key(key, u64::from(shards))).expect("less than their number")
+    fn key(&self, row: &[u8]) -> (u64, u64) {
+        self.keys.of(RowDigest::of(row))
     }
 
     /// The shard of all rows that were dealt to one of this number of shards, in any order.
@@ -148,13 +147,12 @@ impl Table {
             self.each(part, |row| {
                 let start = bytes.len();
                 bytes.extend_from_slice(row);
-                rows.push((self.keys.of(RowDigest::of(row)), start..bytes.len()));
+                rows.push((self.key(row), start..bytes.len()));
             })?;
         }
         rows.sort_unstable_by_key(|(key, _)| *key);
-        let of = |(key, _): (u64, u64)| shard_of_key(key, u64::from(shards)) as u32;
         let (Some((first, _)), Some((last, _))) = (rows.first(), rows.last()) else { return Ok(None) };
-        let (index, other) = (of(*first), of(*last));
+        let (index, other) = (shard_of(*first, shards), shard_of(*last, shards));
         if index != other {
             let reason = format!("rows of the shards {index} and {other} came together");
             return Err(IngestError::Row { path: self.name.clone(), reason });
@@ -218,4 +216,9 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// The shard of a row by its key.
+fn shard_of((key, _): (u64, u64), shards: u32) -> u32 {
+    u32::try_from(shard_of_key(key, u64::from(shards))).expect("less than their number")
 }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use object_store::{ObjectStoreExt, PutMode, PutOptions};
-use shardfmt::{Digest, Provenance, VersionId};
+use shardfmt::{Provenance, VersionId};
 
 use super::{Object, Origin, OriginError, blocking};
 
@@ -36,18 +36,15 @@ impl Origin {
             Err(error) => return Err(error),
         };
         self.check_writable("write", &object)?;
-        let own = provenance.clone();
-        let bytes = Bytes::from(blocking(move || own.to_bytes()).await);
+        let bytes = Bytes::from(provenance.to_bytes());
         self.check_room(&object, bytes.len() as u64)?;
         match self.store.put_opts(&object.path, bytes.clone().into(), PutOptions::from(mode)).await {
             // Another ingest of the same samples was first.
             Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => Ok(()),
             // This store has no conditional requests: the last one stays.
             Err(object_store::Error::NotImplemented { .. }) => {
-                match self.store.put(&object.path, bytes.into()).await {
-                    Ok(_) => Ok(()),
-                    Err(error) => Err(self.failed("write", &object, error)),
-                }
+                let put = self.store.put(&object.path, bytes.into()).await;
+                put.map(drop).map_err(|error| self.failed("write", &object, error))
             }
             Err(error) => Err(self.failed("write", &object, error)),
         }
@@ -58,12 +55,11 @@ impl Origin {
     /// # Errors
     ///
     /// [`OriginError::Mismatch`] when they are none, and those of [`put_provenance`](Self::put_provenance).
-    pub async fn put_provenance_bytes(&self, id: VersionId, bytes: Bytes) -> Result<Digest, OriginError> {
+    pub async fn put_provenance_bytes(&self, id: VersionId, bytes: Bytes) -> Result<(), OriginError> {
         let object = Object::provenance(id);
         let parsed = blocking(move || Provenance::from_bytes(&bytes)).await;
         let provenance =
             parsed.map_err(|error| OriginError::Mismatch { what: object.what, reason: error.to_string() })?;
-        self.put_provenance(id, &provenance).await?;
-        Ok(provenance.digest())
+        self.put_provenance(id, &provenance).await
     }
 }

@@ -179,14 +179,19 @@ impl VersionSummary {
             distinct: labels.len(),
             most: most(&labels, &classes, MOST_LABELS),
         });
-        let skipped = provenance.as_ref().map(|known| known.skipped.clone()).unwrap_or_default();
+        let (inputs, skipped, settings) = match provenance {
+            Some(Provenance { inputs, skipped, settings, .. }) => {
+                (Some(inputs.len() as u64), skipped, Some(settings))
+            }
+            None => Default::default(),
+        };
         Ok(Self {
             version: manifest.id(),
             samples: totals.samples,
             bytes: totals.bytes,
             row_bytes: totals.row_bytes,
             shards: totals.shards,
-            inputs: provenance.as_ref().map(|known| known.inputs.len() as u64),
+            inputs,
             skipped: SkippedInputs::of(skipped),
             columns: (0..manifest.schema().fields().len())
                 .map(|at| ColumnSummary::of(manifest, at))
@@ -195,7 +200,7 @@ impl VersionSummary {
             labels,
             row_lengths: totals.statistics.as_ref().map(|known| RowLengths::of(&known.row_bytes)),
             config: manifest.config().clone(),
-            settings: provenance.map(|known| known.settings),
+            settings,
         })
     }
 }

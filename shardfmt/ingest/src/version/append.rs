@@ -15,7 +15,7 @@ use shardfmt::manifest::ShardEntry;
 use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
 
 use super::store::one_line;
-use super::{Base, Layout, settings};
+use super::{Base, Layout, made_of, settings};
 use crate::source::chat::template::TemplateFiles;
 use crate::{IngestConfig, IngestError, Ingested, Progress, Resources, Sink, Source};
 
@@ -163,7 +163,7 @@ fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError>
 /// version that has grown, only the last folder is known.
 fn is_another_folder(base: Base<'_>, under: Option<&str>) -> bool {
     let there = settings::settings(base.manifest, base.provenance);
-    let there = there.filter(|_| settings::is_of_one_ingest(base.manifest));
+    let there = there.filter(|_| made_of(base.manifest).is_none());
     let there = there.and_then(|settings| settings.under);
     there.zip(under).is_some_and(|(there, under)| {
         let (there, under) = (Path::new(there.trim_matches('/')), Path::new(under.trim_matches('/')));

@@ -10,7 +10,7 @@ use shardfmt::manifest::Manifest;
 use shardfmt::shard::Compression;
 use shardfmt::size::ByteSize;
 
-use super::{Base, made_of};
+use super::Base;
 use crate::IngestConfig;
 use crate::layout::{Layout, Made, Operation};
 
@@ -66,9 +66,4 @@ pub(super) fn provenance_of_columns(base: Base<'_>, columns: Vec<String>) -> Opt
     let settings = settings(base.manifest, Some(provenance))?;
     let settings = IngestConfig { columns: Some(columns), ..settings };
     Some(Provenance { settings: settings.record(), ..provenance.clone() })
-}
-
-/// Whether the version has samples of one ingest only.
-pub(super) fn is_of_one_ingest(manifest: &Manifest) -> bool {
-    made_of(manifest).is_none()
 }
