@@ -14,6 +14,7 @@ use shardd_store::http::Credentials;
 use shardd_store::stores::StoreOptions;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
+use crate::batches::ArrowSchema;
 use crate::column::Values;
 use crate::errors;
 
@@ -141,6 +142,12 @@ impl Store {
         let version = parse(version)?;
         let manifest = py.detach(|| self.manifest(VersionId(version)))?;
         describe(py, &manifest.schema)
+    }
+
+    /// The columns of a version with their Arrow types.
+    fn schema(&self, py: Python<'_>, version: &str) -> PyResult<ArrowSchema> {
+        let version = VersionId(parse(version)?);
+        Ok(ArrowSchema(py.detach(|| self.manifest(version))?.schema.clone()))
     }
 
     /// The order in which ingest has put a version's samples: `random`, `sequential`, or the name of the column that it is

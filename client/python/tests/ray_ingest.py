@@ -1,8 +1,6 @@
 """Starts Ray on this machine and ingests Parquet files with it in several ways; see `test_ray_ingest.py`."""
 
 import json
-import os
-import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -12,30 +10,8 @@ import pyarrow.parquet
 import ray
 
 import shardd.ray
+from killing import killing
 from shardd._tables import Job
-
-
-def die_once(flag: Path) -> None:
-    """Kills the calling worker, the first of all that come here."""
-    try:
-        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
-    except FileExistsError:
-        return
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def killing(folder: Path, method: str, is_late: bool) -> type[Job]:
-    """Jobs of which a worker is killed, before or after it has done its work."""
-
-    def work(self, part: pa.Table):
-        if not is_late:
-            die_once(folder / f"{method}-early")
-        done = getattr(Job, method)(self, part)
-        if is_late:
-            die_once(folder / f"{method}-late")
-        return done
-
-    return type("KillingJob", (Job,), {method: work})
 
 
 def main(how: dict) -> None:
@@ -48,8 +24,7 @@ def main(how: dict) -> None:
 
     ingest("files", read())
     for kill in how["kills"]:
-        method, when = kill.split("-")
-        ingest(f"killed-{kill}", read(), killing(folder, method, when == "late"))
+        ingest(f"killed-{kill}", read(), killing(folder, kill))
         assert (folder / kill).exists(), "no worker was killed"
     laid_out = {
         "seven": lambda rows: rows.repartition(7),

@@ -14,8 +14,8 @@ use super::error::one_line;
 /// Metadata of a field that says how its file stored it.
 const OF_THE_FILE: [&str; 1] = ["PARQUET:field_id"];
 
-/// The schema with plain types and without metadata of the file. Metadata of fields (extension types, class names)
-/// stays.
+/// The schema with plain types, without metadata of the file, and with Arrow's own names for the items of lists and maps,
+/// which writers of Parquet and Spark name otherwise. Metadata of fields (extension types, class names) stays.
 ///
 /// # Errors
 /// A column that shards cannot hold, or two columns of one name.
@@ -32,22 +32,39 @@ pub(super) fn canonical_schema(path: &Path, schema: &Schema) -> Result<SchemaRef
         }
     }
     let plain = plain_schema(schema).map_err(|error| row_error(path, error))?;
-    Ok(Arc::new(Schema::new(plain.fields().iter().map(without_metadata).collect::<Fields>())))
+    Ok(Arc::new(Schema::new(plain.fields().iter().map(canonical_field).collect::<Fields>())))
 }
 
-/// A field of a plain type, and those within it, without metadata of the file.
-fn without_metadata(field: &FieldRef) -> FieldRef {
+/// A field of a plain type, and those within it.
+fn canonical_field(field: &FieldRef) -> FieldRef {
+    let named =
+        |field: &FieldRef, name: &str| Arc::new(Field::clone(&canonical_field(field)).with_name(name));
     let data_type = match field.data_type() {
-        DataType::List(item) => DataType::List(without_metadata(item)),
-        DataType::LargeList(item) => DataType::LargeList(without_metadata(item)),
-        DataType::FixedSizeList(item, size) => DataType::FixedSizeList(without_metadata(item), *size),
-        DataType::Map(entries, is_sorted) => DataType::Map(without_metadata(entries), *is_sorted),
-        DataType::Struct(fields) => DataType::Struct(fields.iter().map(without_metadata).collect()),
+        DataType::List(item) => DataType::List(named(item, Field::LIST_FIELD_DEFAULT_NAME)),
+        DataType::LargeList(item) => DataType::LargeList(named(item, Field::LIST_FIELD_DEFAULT_NAME)),
+        DataType::FixedSizeList(item, size) => {
+            DataType::FixedSizeList(named(item, Field::LIST_FIELD_DEFAULT_NAME), *size)
+        }
+        DataType::Map(entries, is_sorted) => DataType::Map(map_entries(entries), *is_sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(canonical_field).collect()),
         other => other.clone(),
     };
     let mut metadata = field.metadata().clone();
     OF_THE_FILE.iter().for_each(|key| _ = metadata.remove(key));
     Arc::new(Field::clone(field).with_data_type(data_type).with_metadata(metadata))
+}
+
+/// The struct of a key and a value that a map is a list of.
+fn map_entries(entries: &FieldRef) -> FieldRef {
+    let entries = canonical_field(entries);
+    let named = |(field, name): (&FieldRef, &str)| Field::clone(field).with_name(name);
+    let data_type = match entries.data_type() {
+        DataType::Struct(fields) => {
+            DataType::Struct(fields.iter().zip(["key", "value"]).map(named).collect())
+        }
+        other => other.clone(),
+    };
+    Arc::new(Field::clone(&entries).with_name("entries").with_data_type(data_type))
 }
 
 /// The same rows under a canonical schema, which must come from the batch's own.

@@ -147,6 +147,11 @@ class Chain:
         given: list[_Given],
     ) -> list[tuple[str | None, tuple[str, list[int], bytearray, list[_Moved]]]]: ...
 
+class ArrowSchema:
+    """Columns with their Arrow types, for whatever takes ``__arrow_c_schema__``."""
+
+    def __arrow_c_schema__(self) -> Any: ...
+
 class Store:
     def __init__(
         self,
@@ -162,6 +167,7 @@ class Store:
     def datasets(self) -> list[tuple[str, str, int]]: ...
     def resolve(self, reference: str) -> tuple[str, str, int]: ...
     def columns(self, version: str) -> list[dict[str, Any]]: ...
+    def schema(self, version: str) -> ArrowSchema: ...
     def mix(self, version: str) -> str | None:
         """The order in which ingest has put the samples: ``random``, ``sequential``, or the column by which it is stratified;
         `None` if the version does not say it."""

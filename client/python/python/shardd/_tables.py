@@ -51,9 +51,9 @@ class Job:
         return sum(rows for rows, _ in amounts), sum(size for _, size in amounts)
 
     def deal(self, part: pa.Table) -> pa.Table:
-        """The part with the shard of each row."""
-        dealt = [np.frombuffer(self.table.deal(batch, self.shards), "<u4") for batch in self._batches(part)]
-        column = pa.chunked_array([pa.array(shards) for shards in dealt], pa.uint32())
+        """The part with the shard of each row, a 32-bit integer."""
+        dealt = [np.frombuffer(self.table.deal(batch, self.shards), "<i4") for batch in self._batches(part)]
+        column = pa.chunked_array([pa.array(shards) for shards in dealt], pa.int32())
         return part.select(self.columns.names).append_column(SHARD, column)
 
     def write(self, part: pa.Table) -> tuple[int, str] | None:

@@ -16,7 +16,7 @@ import ray.data
 from ray.data.block import BlockMetadata
 from ray.data.datasource import Datasource, ReadTask
 
-from ._place import open_store
+from ._shards import Shards
 from ._tables import SHARD, Job
 
 __all__ = ["ingest", "read"]
@@ -102,55 +102,40 @@ def read(
 
     :raises KeyError: for a column that is not there.
     """
-    source = _Shards(os.fspath(place), dataset, columns, dict(storage_options or {}))
-    return ray.data.read_datasource(source, concurrency=concurrency)
+    shards = Shards.of(os.fspath(place), dataset, dict(storage_options or {}))
+    return ray.data.read_datasource(_Source(shards, columns), concurrency=concurrency)
 
 
-class _Shards(Datasource):
+class _Source(Datasource):
     """The shards of a version."""
 
-    def __init__(self, place: str, dataset: str | None, columns: Sequence[str] | None, options: Mapping[str, Any]) -> None:
+    def __init__(self, shards: Shards, columns: Sequence[str] | None) -> None:
         super().__init__()
-        self._place, self._options = place, options
-        store = self._store()
-        if dataset is None:
-            names = [name for name, _, _ in store.datasets()]
-            if len(names) != 1:
-                raise ValueError(f"name one of the datasets in {place}: {', '.join(names) or 'there are none'}")
-            dataset = names[0]
-        self._name, self._version, _ = store.resolve(dataset)
-        self._shards = store.shards(self._version)
-        known = [column["name"] for column in store.columns(self._version)]
-        self._columns = known if columns is None else list(columns)
+        known = shards.schema.names
+        self._shards, self._columns = shards, known if columns is None else list(columns)
         if missing := [column for column in self._columns if column not in known]:
-            raise KeyError(f"{self._name} has no column {missing[0]!r}; it has {', '.join(known)}")
-
-    def _store(self) -> Any:
-        return open_store(self._place, **self._options)
+            raise KeyError(f"{shards.name} has no column {missing[0]!r}; it has {', '.join(known)}")
 
     def get_name(self) -> str:
-        return f"shardd {self._name}"
+        return f"shardd {self._shards.name}"
 
     def estimate_inmemory_data_size(self) -> int | None:
-        return sum(size for _, _, size in self._shards)
+        return sum(size for _, size in self._shards.sizes)
 
     def get_read_tasks(self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None) -> list[ReadTask]:
-        count = len(self._shards)
+        count = len(self._shards.sizes)
         parts = max(1, min(parallelism, count))
         ranges = [range(count * part // parts, count * (part + 1) // parts) for part in range(parts)]
-        return [self._task(shards, per_task_row_limit) for shards in ranges if shards]
+        return [self._task(numbers, per_task_row_limit) for numbers in ranges if numbers]
 
-    def _task(self, shards: range, limit: int | None) -> ReadTask:
-        place, options, version, columns = self._place, self._options, self._version, self._columns
+    def _task(self, numbers: range, limit: int | None) -> ReadTask:
+        shards, columns = self._shards, self._columns
 
         def tables() -> Iterator[pa.Table]:
-            store = open_store(place, **options)
-            for shard in shards:
-                file = pa.py_buffer(store.shard_file(version, shard))
-                yield pa.ipc.open_file(file).read_all().select(columns)
+            return (table.select(columns) for table in shards.tables(numbers))
 
-        rows = sum(self._shards[shard][0] for shard in shards)
-        size = sum(self._shards[shard][2] for shard in shards)
+        sizes = [shards.sizes[number] for number in numbers]
+        rows, size = sum(rows for rows, _ in sizes), sum(size for _, size in sizes)
         metadata = BlockMetadata(num_rows=rows, size_bytes=size, input_files=None, exec_stats=None)
         return ReadTask(tables, metadata, per_task_row_limit=limit)
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, NullArray,
+    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, MapArray, NullArray,
     StringArray, StringViewArray, StructArray, UInt8Array,
 };
 use arrow::buffer::OffsetBuffer;
@@ -105,6 +105,48 @@ fn numbers_that_a_file_gives_its_fields_are_dropped_at_any_depth() {
     assert_eq!(ingested.rows()[0], ingested.rows()[1]);
     let fields = ingested.manifest.schema.flattened_fields();
     assert!(fields.iter().all(|field| field.metadata().is_empty()), "{fields:?}");
+}
+
+/// Rows with a list and a map, whose items have these names.
+fn nested(item: &str, [entries, key, value]: [&str; 3]) -> RecordBatch {
+    let numbers = || Arc::new(Int64Array::from_iter_values(0..6)) as ArrayRef;
+    let offsets = || OffsetBuffer::from_lengths([1, 2, 3]);
+    let list = ListArray::new(Arc::new(Field::new(item, DataType::Int64, true)), offsets(), numbers(), None);
+    let texts: ArrayRef = Arc::new(StringArray::from_iter_values(["a", "b", "c", "d", "e", "f"]));
+    let pairs = StructArray::from(vec![
+        (Arc::new(Field::new(key, DataType::Utf8, false)), texts),
+        (Arc::new(Field::new(value, DataType::Int64, true)), numbers()),
+    ]);
+    let field = Arc::new(Field::new(entries, pairs.data_type().clone(), false));
+    let map = MapArray::new(field, offsets(), pairs, None, false);
+    table(vec![("list", Arc::new(list)), ("map", Arc::new(map))])
+}
+
+#[test]
+fn names_that_writers_give_to_items_do_not_matter() {
+    let config = IngestConfig { mix: Mix::Hash, ..IngestConfig::default() };
+    let arrow = nested("item", ["entries", "key", "value"]);
+    let version = |rows: &RecordBatch| {
+        let table = crate::Table::new("rows", rows.schema(), &config).unwrap();
+        let (_, shard) = table.shard(std::slice::from_ref(rows), 1).unwrap().unwrap();
+        let all = table.measure(rows).unwrap();
+        table.version(all, vec![(0, shard.entry)]).unwrap().manifest
+    };
+    let expected = version(&arrow);
+    assert_eq!(expected.schema.fields(), arrow.schema().fields());
+    for other in [
+        nested("element", ["entries", "key", "value"]),
+        nested("array", ["key_value", "keys", "values"]),
+        nested("l", ["map", "k", "v"]),
+    ] {
+        assert_eq!(version(&other).id(), expected.id());
+    }
+    let directory = directory(&[]);
+    for (file, rows) in [("a", &arrow), ("b", &nested("element", ["key_value", "k", "v"]))] {
+        write_parquet(directory.path().join(file).with_extension("parquet"), rows);
+    }
+    let both = run(directory.path(), &sequential(), 2).unwrap();
+    assert_eq!(both.manifest.schema.fields(), arrow.schema().fields());
 }
 
 #[test]

@@ -1,0 +1,118 @@
+"""One ingest by Ray or Spark, or the files for it; see `run`. Prints a line of JSON at last."""
+
+import contextlib
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+LAYOUT = {"seed": 7, "shard_size": "8MiB"}
+# Rows that are made at a time.
+BLOCK = 2048
+
+
+def rows(block: int, count: int) -> pa.Table:
+    """The rows of a block: a number, a text and bytes that do not compress, about 1 KiB in all. A function of its number."""
+    numbers = np.arange(block * BLOCK, block * BLOCK + count)
+    noise = np.random.Generator(np.random.Philox(block)).bytes(count * 900)
+    blobs = pa.FixedSizeBinaryArray.from_buffers(pa.binary(900), count, [None, pa.py_buffer(noise)])
+    texts = [f"the row of the number {number} has a text of about a hundred letters, as captions have: {number}" for number in numbers]
+    return pa.table({"id": numbers, "text": texts, "blob": blobs.cast(pa.binary())})
+
+
+def blocks(count: int) -> list[tuple[int, int]]:
+    return [(block, min(BLOCK, count - block * BLOCK)) for block in range(-(-count // BLOCK))]
+
+
+def write_files(how: dict) -> None:
+    every = blocks(how["rows"])
+    for part in range(8):
+        path = Path(how["files"]) / f"part-{part}.parquet"
+        with pyarrow.parquet.ParquetWriter(path, rows(0, 1).schema, compression="none") as writer:
+            for block, count in every[part::8]:
+                writer.write_table(rows(block, count))
+
+
+def by_ray(how: dict) -> dict:
+    import ray
+
+    import shardd.ray
+
+    with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as temporary:
+        size = {"object_store_memory": 256 << 20}
+        ray.init(num_cpus=how["workers"], include_dashboard=False, _temp_dir=temporary, log_to_driver=False, **size)
+        ray.data.DataContext.get_current().enable_progress_bars = False
+        if "files" in how:
+            dataset = ray.data.read_parquet(how["files"])
+        else:
+            every = blocks(how["rows"])
+            dataset = ray.data.range(len(every)).map_batches(
+                lambda part: pa.concat_tables(rows(*every[block]) for block in part["id"].to_pylist()), batch_size=4, batch_format="pyarrow"
+            )
+        with job(how, shardd.ray):
+            started = time.monotonic()
+            version = shardd.ray.ingest(dataset, how["out"], name="rows", **LAYOUT)
+            took = time.monotonic() - started
+        ray.shutdown()
+    return {"seconds": took, "version": version}
+
+
+def by_spark(how: dict) -> dict:
+    from pyspark.sql import SparkSession
+
+    import shardd.spark
+
+    with tempfile.TemporaryDirectory(prefix="spark-") as temporary:
+        options = {
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.memory": "1g",
+            "spark.local.dir": temporary,
+            "spark.sql.warehouse.dir": temporary,
+            "spark.ui.enabled": "false",
+        }
+        spark = SparkSession.builder.master(f"local[{how['workers']},4]").config(map=options).getOrCreate()
+        spark.sparkContext.setLogLevel("OFF")
+        if "files" in how:
+            df = spark.read.parquet(how["files"])
+        else:
+            every = blocks(how["rows"])
+
+            def make(parts: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+                for part in parts:
+                    for block in part["id"].to_pylist():
+                        yield from rows(*every[block]).to_batches()
+
+            df = spark.range(0, len(every), 1, max(2, len(every) // 64)).mapInArrow(make, "id long, text string, blob binary")
+        with job(how, shardd.spark):
+            started = time.monotonic()
+            version = shardd.spark.ingest(df, how["out"], name="rows", **LAYOUT)
+            took = time.monotonic() - started
+        spark.stop()
+    return {"seconds": took, "version": version}
+
+
+@contextlib.contextmanager
+def job(how: dict, module):
+    """In it, one worker is killed if one shall be."""
+    with tempfile.TemporaryDirectory() as folder:
+        if how["is_killed"]:
+            from killing import killing
+
+            module.Job = killing(Path(folder), "write-late")
+        yield
+        if how["is_killed"] and not os.listdir(folder):
+            raise SystemExit("no worker was killed")
+
+
+if __name__ == "__main__":
+    how = json.loads(sys.argv[1])
+    found = {"files": write_files, "ray": by_ray, "spark": by_spark}[how["engine"]](how)
+    print(json.dumps(found or {}))
