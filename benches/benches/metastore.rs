@@ -1,6 +1,7 @@
 //! What a commit costs: one compare-and-swap of a pointer in each metastore, one at a time and 32 at once.
 //! `cargo bench -p shardd-benches --bench metastore` prints one table in a minute; with `--features cluster-etcd`
-//! and etcd installed, with etcds of one member and of three.
+//! and etcd installed, with etcds of one member and of three; with `SHARDD_S3S_FS` naming s3s-fs, with an object of a
+//! bucket that is 30 ms away, as one node and as 32 nodes change it.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,8 +12,14 @@ use std::time::{Duration, Instant};
 
 use futures::future::join_all;
 use shardd::metastore::SledMetastore;
-use shardd_store::metastore::{Expected, FilesMetastore, MemoryMetastore, Metastore};
+use shardd_store::metastore::{
+    BucketMetastore, Expected, FilesMetastore, MemoryMetastore, MetaError, Metastore,
+};
+use shardd_store::origin::Origin;
+use shardd_store::stores::StoreOptions;
 use tempfile::TempDir;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// How long each figure is measured.
 const ROUND: Duration = Duration::from_secs(3);
@@ -30,11 +37,12 @@ fn main() {
     );
     let sync = row("overwrite 4 KiB and fdatasync", Figures::of(synced(directory.path())), None, None);
 
-    let measure = |name: &str, store: Arc<dyn Metastore>| {
-        let serial = Figures::of(runtime.block_on(commits(&store, 1)));
-        let at_once = Figures::of(runtime.block_on(commits(&store, AT_ONCE)));
+    let measure_nodes = |name: &str, nodes: Vec<Arc<dyn Metastore>>| {
+        let serial = Figures::of(runtime.block_on(commits(&nodes, 1)));
+        let at_once = Figures::of(runtime.block_on(commits(&nodes, AT_ONCE)));
         row(name, serial, Some(sync), Some(at_once));
     };
+    let measure = |name: &str, store: Arc<dyn Metastore>| measure_nodes(name, vec![store]);
     measure("memory", Arc::new(MemoryMetastore::new()));
     let files = FilesMetastore::open(directory.path().join("files")).expect("opens");
     measure("files, synced", Arc::new(files));
@@ -45,6 +53,57 @@ fn main() {
     };
     measure("sled, synced", Arc::new(sled));
     etcd(measure);
+    if let Some(s3) = shardd_tests::S3::files() {
+        let endpoint = runtime.block_on(far(s3.endpoint.trim_start_matches("http://").to_owned()));
+        for variable in s3.variables().into_iter().chain([("AWS_ENDPOINT_URL", endpoint.as_str())]) {
+            // SAFETY: no other thread reads the environment: the runtime's forward bytes.
+            unsafe { std::env::set_var(variable.0, variable.1) };
+        }
+        for (name, nodes) in [("in the store, one node", 1), ("in the store, 32 nodes", 32)] {
+            let node = |_| -> Arc<dyn Metastore> {
+                let origin = Origin::open_with(&format!("s3://data/{nodes}"), &StoreOptions::default());
+                Arc::new(BucketMetastore::of_cluster(Arc::new(origin.expect("opens"))))
+            };
+            measure_nodes(name, (0..nodes).map(node).collect());
+        }
+    }
+}
+
+/// An address that leads to another one, over a link on which each byte takes 15 ms.
+async fn far(address: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let near = listener.local_addr().expect("an address");
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let Ok(server) = TcpStream::connect(&address).await else { return };
+            let _ = (client.set_nodelay(true), server.set_nodelay(true));
+            let ((from_client, to_client), (from_server, to_server)) =
+                (client.into_split(), server.into_split());
+            tokio::spawn(late(from_client, to_server));
+            tokio::spawn(late(from_server, to_client));
+        }
+    });
+    format!("http://{near}")
+}
+
+/// Forwards bytes 15 ms after they came.
+async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin + Send + 'static) {
+    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<(tokio::time::Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((due, bytes)) = receiver.recv().await {
+            tokio::time::sleep_until(due).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes).await {
+        let due = tokio::time::Instant::now() + Duration::from_millis(15);
+        if sender.send((due, bytes[..count].to_vec())).is_err() {
+            return;
+        }
+    }
 }
 
 #[cfg(feature = "cluster-etcd")]
@@ -108,19 +167,22 @@ fn synced(directory: &Path) -> (Vec<Duration>, Duration) {
     (latencies, began.elapsed())
 }
 
-/// Commits, this many at once, each writer to a key of its own and on top of its last.
-async fn commits(store: &Arc<dyn Metastore>, writers: usize) -> (Vec<Duration>, Duration) {
+/// Commits, this many at once, each writer to a key of its own and on top of its last, through the next node.
+async fn commits(nodes: &[Arc<dyn Metastore>], writers: usize) -> (Vec<Duration>, Duration) {
     let began = Instant::now();
     let write = |writer: usize| {
-        let (store, key) = (Arc::clone(store), format!("refs/{writers}-{writer}"));
+        let (store, key) = (Arc::clone(&nodes[writer % nodes.len()]), format!("refs/{writers}-{writer}"));
         tokio::spawn(async move {
             let (mut expected, mut latencies) = (Expected::Absent, vec![]);
             while began.elapsed() < ROUND {
                 let at = Instant::now();
-                let revision =
-                    store.put(&key, vec![7; POINTER], expected, None).await.expect("no other client writes");
+                match store.put(&key, vec![7; POINTER], expected, None).await {
+                    Ok(revision) => expected = Expected::At(revision),
+                    // Too many change the same object.
+                    Err(MetaError::Unavailable { .. }) => continue,
+                    Err(error) => panic!("no other client writes this key: {error}"),
+                }
                 latencies.push(at.elapsed());
-                expected = Expected::At(revision);
             }
             latencies
         })

@@ -104,7 +104,7 @@ pub struct Settings {
     #[arg(help_heading = STORE, long, value_name = "SIZE", env = "SHARDD_STORE_BANDWIDTH")]
     pub store_bandwidth: Option<ByteSize>,
 
-    /// Where metadata is kept: sled, in the first node's data directory, or etcd as
+    /// Where metadata is kept: `sled`, in the first node's data directory; `store`, in an object of the store; or etcd as
     /// `etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX][?ca=FILE&cert=FILE&key=FILE&password-file=FILE]`
     /// [default: sled, or that of the first node when joining]
     #[arg(help_heading = STORE, long, value_name = "URL", env = "SHARDD_METASTORE")]

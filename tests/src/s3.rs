@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -94,6 +95,21 @@ impl S3 {
             ("AWS_SECRET_ACCESS_KEY", &self.secret),
             ("AWS_REGION", "us-east-1"),
         ]
+    }
+
+    /// Stops the process where it is: it takes connections, and answers nothing.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it continue.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw).expect("a process");
+        kill_process(pid, signal).expect("it runs");
     }
 
     /// Of moto: the objects that were asked for, each as often as it was.

@@ -30,7 +30,7 @@ use shardd_certificates::{
 use shardd_store::stores::StoreOptions;
 use shardfmt::digest::Digest;
 
-use crate::metastore::EtcdUrl;
+use crate::metastore::MetastoreUrl;
 
 pub use cert_resolver::CertResolver;
 pub(crate) use join::ask;
@@ -76,10 +76,10 @@ pub struct Cluster {
     /// Whether nodes ask for a token over HTTP, by default.
     #[serde(default, skip_serializing_if = "is_default")]
     pub asks_tokens: bool,
-    /// The etcd that keeps the metadata; without one the first node does, and so it was before there was a choice.
+    /// Where the metadata is; if it is not said, the first node keeps it, and so it was before there was a choice.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>)]
-    pub metastore: Option<Box<EtcdUrl>>,
+    pub metastore: Option<Box<MetastoreUrl>>,
 }
 
 /// The part of a data directory's node in a cluster.

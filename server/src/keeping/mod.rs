@@ -75,7 +75,7 @@ pub enum KeepError {
     Alive { keeper: NodeId, http: String },
     /// No node needs to be replaced.
     #[error(
-        "--promote: the metadata of this cluster is in etcd, which outlives any node; start this one without --promote"
+        "--promote: the metadata of this cluster is in etcd or in its store, and outlives any node; start this one without --promote"
     )]
     NotInSled,
     /// It keeps the metadata already.

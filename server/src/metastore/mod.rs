@@ -1,11 +1,12 @@
-//! Where a cluster's metadata is: [`SledMetastore`] on the node that holds it, or `EtcdMetastore` on every
-//! node, in builds with the feature `cluster-etcd`.
+//! Where a cluster's metadata is: [`SledMetastore`] on the node that holds it, an object of the store
+//! ([`open_in_store`]), or `EtcdMetastore`, in builds with the feature `cluster-etcd`.
 //!
-//! Both keep the promises of [`Metastore`]. Other nodes reach the sled of a [`MetastoreNode`] through a
-//! [`RemoteMetastore`](crate::transport::RemoteMetastore). [`MetastoreUrl`] selects sled or etcd.
+//! All keep the promises of [`Metastore`]. Other nodes reach the sled of a [`MetastoreNode`] through a
+//! [`RemoteMetastore`](crate::transport::RemoteMetastore). [`MetastoreUrl`] selects one of them.
 
 #[cfg(feature = "cluster-etcd")]
 mod etcd;
+mod in_store;
 mod node;
 mod sled;
 mod standing;
@@ -17,10 +18,11 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardd_store::metastore::Metastore;
+use shardd_store::metastore::{MetaError, Metastore};
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
+pub use self::in_store::open_in_store;
 pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use node::MetastoreNode;
@@ -49,7 +51,7 @@ pub enum OpenError {
     File { path: PathBuf, source: io::Error },
     /// The file that says where a first node's metadata is does not.
     #[error(
-        "{path} does not say where the metadata is ({reason}); write the URL of the cluster's etcd into it"
+        "{path} does not say where the metadata is ({reason}); write store or the URL of the cluster's etcd into it"
     )]
     Unknown { path: PathBuf, reason: String },
     /// The metadata is somewhere else.
@@ -58,6 +60,15 @@ pub enum OpenError {
          drop --metastore, or begin a new cluster in another --data directory"
     )]
     Elsewhere { asked: String, kept: String },
+    /// The store keeps no metadata.
+    #[error("--metastore store: {store} cannot keep the metadata")]
+    InStore { store: String, source: MetaError },
+    /// The store has that of another cluster.
+    #[error(
+        "--metastore store: {store} has the metadata of another cluster; join that cluster with --join, or name another \
+         --store, or another folder of it"
+    )]
+    OfAnotherCluster { store: String },
     /// This build knows no etcd.
     #[error(
         "metastore {url} needs a shardd with etcd, which this one was built without: build it with `cargo build --release \

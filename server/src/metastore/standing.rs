@@ -9,37 +9,36 @@ use std::path::Path;
 
 use shardd_certificates::write_private;
 
-use super::{EtcdUrl, MetastoreUrl, OpenError};
+use super::{MetastoreUrl, OpenError};
 
-/// In the data directory of a first node whose metadata is in etcd: the URL.
+/// In the data directory of a first node whose metadata is in etcd or in the store: which.
 const KEPT: &str = "metastore";
 
-/// Where the metadata of the first node over `data` is. Remembered there if it is etcd. Blocks.
+/// Where the metadata of the first node over `data` is. Remembered there unless it is sled. Blocks.
 pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<MetastoreUrl, OpenError> {
     let path = data.join(KEPT);
     let unknown = |reason: String| OpenError::Unknown { path: path.clone(), reason };
     let kept = match fs::read_to_string(&path) {
-        Ok(text) => Some(MetastoreUrl::Etcd(text.trim().parse().map_err(unknown)?)),
+        Ok(text) => Some(text.trim().parse().map_err(unknown)?),
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(unknown(error.to_string())),
         Err(_) if data.join("meta").exists() => Some(MetastoreUrl::Sled),
         Err(_) => None,
     };
     let settled = settle(kept.as_ref(), asked)?;
-    if let MetastoreUrl::Etcd(url) = &settled
-        && kept.as_ref() != Some(&settled)
-    {
-        write_private(&path, format!("{url}\n").as_bytes()).map_err(|error| unknown(error.to_string()))?;
+    if settled != MetastoreUrl::Sled && kept.as_ref() != Some(&settled) {
+        write_private(&path, format!("{settled}\n").as_bytes())
+            .map_err(|error| unknown(error.to_string()))?;
     }
     Ok(settled)
 }
 
-/// The place of a joined node's metadata. `named` is the etcd that the first node named when this node joined.
-/// Without one, the first node keeps the metadata.
+/// The place of a joined node's metadata. `named` is what the first node named when this node joined. Without
+/// it, the first node keeps the metadata.
 pub(crate) fn of_joined(
-    named: Option<&EtcdUrl>,
+    named: Option<&MetastoreUrl>,
     asked: Option<&MetastoreUrl>,
 ) -> Result<MetastoreUrl, OpenError> {
-    settle(Some(&named.map_or(MetastoreUrl::Sled, |url| MetastoreUrl::Etcd(url.clone()))), asked)
+    settle(Some(named.unwrap_or(&MetastoreUrl::Sled)), asked)
 }
 
 fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<MetastoreUrl, OpenError> {
@@ -56,7 +55,7 @@ fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<M
 /// Whether both name the same metadata, by their names: members of an etcd come and go.
 fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
     match (a, b) {
-        (MetastoreUrl::Sled, MetastoreUrl::Sled) => true,
+        (MetastoreUrl::Sled, MetastoreUrl::Sled) | (MetastoreUrl::Store, MetastoreUrl::Store) => true,
         (MetastoreUrl::Etcd(a), MetastoreUrl::Etcd(b)) => a.prefix == b.prefix,
         _ => false,
     }
@@ -81,13 +80,15 @@ mod tests {
         assert_eq!(first(None).expect("kept"), url("etcd://one/p"));
         assert_eq!(first(Some("etcd://two/p")).expect("the same place"), url("etcd://two/p"));
         assert_eq!(first(None).expect("kept"), url("etcd://two/p"));
-        for other in ["sled", "etcd://two:2379/q"] {
+        for other in ["sled", "store", "etcd://two:2379/q"] {
             let refused = first(Some(other)).expect_err("elsewhere").to_string();
             assert!(
                 refused.contains(&url(other).to_string()) && refused.contains("etcd://two:2379/p"),
                 "{refused}"
             );
         }
+        fs::write(data.path().join(KEPT), "store\n").expect("writes");
+        assert_eq!(first(None).expect("kept"), MetastoreUrl::Store);
         fs::write(data.path().join(KEPT), "nonsense").expect("writes");
         let refused = first(None).expect_err("unreadable").to_string();
         assert!(refused.contains("metastore does not say"), "{refused}");
@@ -103,10 +104,11 @@ mod tests {
 
     #[test]
     fn a_joined_node_believes_the_first_one_but_for_the_way() {
-        let told: EtcdUrl = "etcd://one/p".parse().expect("a URL");
+        let told = url("etcd://one/p");
         assert_eq!(of_joined(Some(&told), None).expect("told"), url("etcd://one/p"));
         assert_eq!(of_joined(Some(&told), Some(&url("etcd://near/p"))).expect("a way"), url("etcd://near/p"));
         assert!(of_joined(Some(&told), Some(&MetastoreUrl::Sled)).is_err());
+        assert_eq!(of_joined(Some(&MetastoreUrl::Store), None).expect("told"), MetastoreUrl::Store);
         assert_eq!(of_joined(None, None).expect("with the first node"), MetastoreUrl::Sled);
         assert!(of_joined(None, Some(&url("etcd://one"))).is_err());
     }

@@ -1,4 +1,5 @@
-//! Where metadata is kept, as people write it: `sled`, or `etcd://[USER@]HOST[:PORT][,HOST…][/PREFIX][?OPTION=FILE&…]`.
+//! Where metadata is kept, as people write it: `sled`, `store`, or
+//! `etcd://[USER@]HOST[:PORT][,HOST…][/PREFIX][?OPTION=FILE&…]`.
 //!
 //! Words only: opens nothing, and is there whether or not this build can reach etcd. A URL never holds a
 //! secret, since it is shown by `ps`, written to logs and sent to every node that joins; secrets lie in files
@@ -15,20 +16,22 @@ const ETCD_PORT: u16 = 2379;
 /// The prefix of all keys when the URL names none.
 const DEFAULT_PREFIX: &str = "shardd";
 /// The form of each setting, for errors.
-const FORM: &str = "write sled, or etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX]";
+const FORM: &str = "write sled, store, or etcd://[USER@]HOST:PORT[,HOST:PORT…][/PREFIX]";
 
 /// Where a cluster keeps its metadata.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum MetastoreUrl {
     /// In the data directory of the first node.
     Sled,
+    /// In an object of the cluster's store.
+    Store,
     /// In etcd.
     Etcd(EtcdUrl),
 }
 
 /// An etcd, what belongs to us in it, and how it knows us.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EtcdUrl {
     /// `HOST:PORT` of each member, at least one.
     pub members: Vec<String>,
@@ -53,6 +56,7 @@ impl FromStr for MetastoreUrl {
     fn from_str(text: &str) -> Result<Self, String> {
         match text {
             "sled" => Ok(Self::Sled),
+            "store" => Ok(Self::Store),
             _ => text.parse().map(Self::Etcd),
         }
     }
@@ -141,6 +145,7 @@ impl fmt::Display for MetastoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sled => f.write_str("sled"),
+            Self::Store => f.write_str("store"),
             Self::Etcd(url) => url.fmt(f),
         }
     }
@@ -167,7 +172,7 @@ impl fmt::Display for EtcdUrl {
     }
 }
 
-impl TryFrom<String> for EtcdUrl {
+impl TryFrom<String> for MetastoreUrl {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -175,8 +180,8 @@ impl TryFrom<String> for EtcdUrl {
     }
 }
 
-impl From<EtcdUrl> for String {
-    fn from(url: EtcdUrl) -> Self {
+impl From<MetastoreUrl> for String {
+    fn from(url: MetastoreUrl) -> Self {
         url.to_string()
     }
 }
@@ -196,6 +201,7 @@ mod tests {
         assert_eq!((url.prefix.as_str(), url.user.as_deref()), ("a/b", Some("me")));
         assert_eq!(url.to_string(), "etcd://me@one:1,[::1]:2379,[::2]:2/a/b?password-file=/p&ca=/ca.pem");
         assert_eq!("sled".parse(), Ok(MetastoreUrl::Sled));
+        assert_eq!("store".parse(), Ok(MetastoreUrl::Store));
     }
 
     #[test]

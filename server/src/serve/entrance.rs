@@ -116,10 +116,7 @@ fn open_bootstrap(
         }
         NodeRole::First { identity, authority, metastore, .. } => (identity, authority, metastore),
     };
-    let metastore = match metastore {
-        MetastoreUrl::Sled => None,
-        MetastoreUrl::Etcd(url) => Some(Box::new(url)),
-    };
+    let metastore = (metastore != MetastoreUrl::Sled).then(|| Box::new(metastore));
     let path = config.data.join("join-token");
     let standing = match network.is_alone() {
         true => Some(JoinToken::keep(&path, network.site, digest)?.secret),

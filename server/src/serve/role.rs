@@ -215,7 +215,8 @@ pub(super) async fn take_over(
 ) -> Result<NodeRole, ServeError> {
     let (identity, mut cluster) = match role {
         NodeRole::Joined { identity, cluster, metastore: MetastoreUrl::Sled } => (identity, cluster),
-        NodeRole::Joined { .. } | NodeRole::First { metastore: MetastoreUrl::Etcd(_), .. } => {
+        NodeRole::Joined { .. }
+        | NodeRole::First { metastore: MetastoreUrl::Etcd(_) | MetastoreUrl::Store, .. } => {
             return Err(KeepError::NotInSled.into());
         }
         NodeRole::First { promoted: Some(_), .. } => return Err(KeepError::Already(me.node.clone()).into()),

@@ -49,7 +49,8 @@ impl Storage {
         let metastore_node = role.cluster().map(|cluster| MetastoreNode::new(cluster.first.clone()));
         let had_metadata = config.data.join("meta").exists();
         let metadata =
-            open_metastore(config, &role, &network.transport, &shelf, &me, metastore_node.as_ref()).await?;
+            open_metastore(config, &role, &network.transport, &origin, &shelf, &me, metastore_node.as_ref())
+                .await?;
         let catalog = CatalogBackend::new(Arc::clone(&origin), Arc::clone(&metadata.metastore));
         check_store(&catalog).await?;
         if let NodeRole::First { .. } = role {
@@ -81,6 +82,7 @@ async fn open_metastore(
     config: &Config,
     role: &NodeRole,
     transport: &Arc<Transport>,
+    origin: &Arc<Origin>,
     shelf: &CopyShelf,
     me: &MetastoreAddress,
     metastore_node: Option<&Arc<MetastoreNode>>,
@@ -90,6 +92,13 @@ async fn open_metastore(
         | NodeRole::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
             let opened = metastore::open_etcd(url)?;
             info!(metastore = %url, "metadata is in etcd");
+            (opened, None)
+        }
+        NodeRole::First { identity, metastore: MetastoreUrl::Store, .. }
+        | NodeRole::Joined { identity, metastore: MetastoreUrl::Store, .. } => {
+            let is_new = matches!(role, NodeRole::First { is_new: true, .. });
+            let opened = metastore::open_in_store(origin, identity.authority(), is_new).await?;
+            info!(store = origin.name(), "metadata is in the store");
             (opened, None)
         }
         NodeRole::First { metastore: MetastoreUrl::Sled, is_new, .. } => {

@@ -22,6 +22,7 @@ mod golden;
 mod help;
 mod hierarchy;
 mod http;
+mod in_store;
 mod ingest;
 mod inputs;
 mod machines;

@@ -8,7 +8,7 @@
 //! |---|---|---|
 //! | [`MemoryMetastore`] | in this process | tasks of one process (tests, simulations) |
 //! | [`FilesMetastore`] | one file per key in a directory | processes of one machine (embedded use) |
-//! | [`BucketMetastore`] | one object in a store | all who can use the store (embedded use) |
+//! | [`BucketMetastore`] | one object in a store | all who can use the store (embedded use, clusters) |
 //!
 //! Servers add others. [`conformance`] states the guarantees as tests that each implementation passes.
 
@@ -39,6 +39,8 @@ pub use follow::Following;
 pub use memory::MemoryMetastore;
 pub use recalled::Recalled;
 
+/// Begins the name of a store that has the metadata of a cluster.
+const OF_CLUSTER: &str = "in ";
 /// No value may be longer than this.
 pub const MAX_VALUE_BYTES: usize = 64 * 1024;
 /// No key may be longer than this.
@@ -174,7 +176,8 @@ impl fmt::Display for LeaseId {
 /// The effects of an outage of a cluster's metastore. A directory or bucket that is worked on without nodes
 /// is no service to wait for.
 fn unavailable(store: &str, reason: &str) -> String {
-    let is_place = store.starts_with('/') || (store.contains("://") && !store.starts_with("etcd://"));
+    let is_server = store.starts_with("etcd://") || store.starts_with(OF_CLUSTER);
+    let is_place = !is_server && (store.starts_with('/') || store.contains("://"));
     match is_place {
         true => format!("{store} cannot be used: {reason}"),
         false => format!(

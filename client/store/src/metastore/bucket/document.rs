@@ -154,6 +154,11 @@ impl Document {
         Ok(())
     }
 
+    /// Whether the lease is there.
+    pub(super) fn has_lease(&self, lease: LeaseId) -> bool {
+        self.leases.contains_key(&lease)
+    }
+
     /// Ends the lease: each of its keys is deleted with a revision.
     pub(super) fn revoke(&mut self, lease: LeaseId) {
         let Some(record) = self.leases.remove(&lease) else { return };

@@ -1,4 +1,5 @@
-//! A metastore in a store: the users of a bucket keep names there, without any node.
+//! A metastore in a store: the users of a bucket keep names there, without any node; and so do the nodes of a
+//! cluster that keeps its metadata in its store.
 //!
 //! Everything is in **one object**, `meta/pointers`, which every change replaces on condition that it is still the one that was
 //! read (`If-None-Match: *` for the first, `If-Match` afterwards). One object for each key would make single changes
@@ -14,7 +15,9 @@
 //! - Leases carry their expiry as system time, which machines tell differently: they lapse [`CLOCKS_DIFFER`] later than
 //!   asked for. The first reader after that deletes their keys.
 //! - Waits look again after 1 s, later 16 s (changes made through the same value wake them at once): each look costs
-//!   money.
+//!   money. However many wait, one of them looks.
+//! - Nodes of a cluster ([`BucketMetastore::of_cluster`]) look every second. Each renewal of a lease replaces the object, so
+//!   their leases last longer ([`Pace::slack`]), and a renewal within that time writes nothing.
 //! - A store whose conditional puts do not hold is refused before the first name is put ([`races`]).
 
 mod document;
@@ -22,17 +25,20 @@ mod races;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::records::{decode, encode};
-use super::{Entry, Expected, LeaseId, Listing, MetaError, Metastore, SystemClock, check_key, check_value};
+use super::{
+    Entry, Expected, LeaseId, Listing, MetaError, Metastore, OF_CLUSTER, SystemClock, check_key, check_value,
+};
 use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
 use document::Document;
 
@@ -45,21 +51,50 @@ const ATTEMPTS: u32 = 16;
 const UNKNOWN: u32 = 4;
 /// How much the clocks of two machines may differ.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(5);
-/// How soon a wait looks again at first, and in the end.
-const POLLS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(16)];
+
+/// How often the object is read and written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pace {
+    /// How soon a wait looks again at first, and in the end.
+    polls: [Duration; 2],
+    /// How long a lease lives beyond the time asked for, so that renewals within this time need no write.
+    slack: Duration,
+    /// How long the store has for an answer.
+    patience: Duration,
+}
+
+impl Pace {
+    /// Of programs that use a store without nodes.
+    const EMBEDDED: Self = Self {
+        polls: [Duration::from_secs(1), Duration::from_secs(16)],
+        slack: Duration::ZERO,
+        patience: Duration::from_secs(300),
+    };
+    /// Of the nodes of a cluster, which continue without the metadata.
+    const CLUSTER: Self = Self {
+        polls: [Duration::from_secs(1); 2],
+        slack: Duration::from_secs(20),
+        patience: Duration::from_secs(4),
+    };
+}
 
 /// A [`Metastore`] in a store. Its futures run on a tokio runtime.
 pub struct BucketMetastore {
     origin: Arc<Origin>,
     clock: SystemClock,
-    /// How much longer than asked for a lease lives.
-    grace: Duration,
+    pace: Pace,
+    /// How much the clocks of two machines may differ: a lease lives that much longer.
+    clocks_differ: Duration,
     /// The state last read or written.
     known: Mutex<Known>,
     /// Held by the one of this process that changes something: the others would only lose.
     changing: tokio::sync::Mutex<()>,
-    /// Wakes the waits of this value without polling.
+    /// Held by the wait of this process that looks for changes by others.
+    looking: tokio::sync::Mutex<()>,
+    /// Wakes all waits of this value when another state is known.
     touched: watch::Sender<()>,
+    /// When each lease granted here was last written.
+    held: Mutex<BTreeMap<LeaseId, SystemTime>>,
 }
 
 /// A state of the object; without a tag, that there was none.
@@ -70,19 +105,28 @@ struct Known {
 }
 
 impl BucketMetastore {
-    /// The metastore in that store. Nothing is asked of it yet.
+    /// The metastore in that store, for programs that use it without nodes. Nothing is asked of it yet.
     pub fn new(origin: Arc<Origin>) -> Self {
-        Self::with_clock(origin, Arc::new(SystemTime::now), CLOCKS_DIFFER)
+        Self::with_clock(origin, Pace::EMBEDDED, Arc::new(SystemTime::now), CLOCKS_DIFFER)
     }
 
-    fn with_clock(origin: Arc<Origin>, clock: SystemClock, grace: Duration) -> Self {
+    /// The same for a node of a cluster that keeps its metadata there. It looks for changes by other nodes every second,
+    /// has no long patience with the store, and its leases live 25 s longer than asked for, since each renewal costs a write.
+    pub fn of_cluster(origin: Arc<Origin>) -> Self {
+        Self::with_clock(origin, Pace::CLUSTER, Arc::new(SystemTime::now), CLOCKS_DIFFER)
+    }
+
+    fn with_clock(origin: Arc<Origin>, pace: Pace, clock: SystemClock, clocks_differ: Duration) -> Self {
         Self {
             origin,
             clock,
-            grace,
+            pace,
+            clocks_differ,
             known: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             touched: watch::Sender::new(()),
+            held: Mutex::default(),
         }
     }
 
@@ -112,7 +156,8 @@ impl BucketMetastore {
         let known = self.known();
         let mut is_first = true;
         loop {
-            let read = self.origin.read_swappable(POINTERS, known.tag.as_ref(), MAX_BYTES).await;
+            let read = self.origin.read_swappable(POINTERS, known.tag.as_ref(), MAX_BYTES);
+            let read = timeout(self.pace.patience, read).await.map_err(|_| self.silent())?;
             let (bytes, tag) = match read.map_err(|error| self.unavailable(&error))? {
                 Swappable::Absent => {
                     self.learn(Known::default());
@@ -177,7 +222,6 @@ impl BucketMetastore {
                 // Only of the present it is true that this is refused, or done already.
             } else if let Some(written) = self.write(&base, next).await? {
                 self.learn(written);
-                self.touched.send_replace(());
                 return outcome;
             } else {
                 lost += 1;
@@ -215,22 +259,29 @@ impl BucketMetastore {
                 self.unchangeable("there would be too many names for one object; keep them in a node")
             );
         }
-        let mut unknown: Option<OriginError> = None;
+        let mut unknown: Option<String> = None;
         let mut unknowns = 0;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
                 sleep(pause(attempt)).await;
             }
-            match self.origin.swap(POINTERS, bytes.clone(), base.tag.as_ref()).await {
-                Swap::Done(Some(tag)) => {
+            let swap = self.origin.swap(POINTERS, bytes.clone(), base.tag.as_ref());
+            match timeout(self.pace.patience, swap).await {
+                Ok(Swap::Done(Some(tag))) => {
                     return Ok(Some(Known { tag: Some(tag), document: Arc::new(next) }));
                 }
-                Swap::Refused(error) if unknown.is_none() => return Err(self.unchangeable(&said(&error))),
-                Swap::Refused(error) | Swap::Unknown(error) => {
-                    unknown = Some(error);
+                Ok(Swap::Refused(error)) if unknown.is_none() => {
+                    return Err(self.unchangeable(&said(&error)));
+                }
+                Ok(Swap::Refused(error) | Swap::Unknown(error)) => {
+                    unknown = Some(said(&error));
                     unknowns += 1;
                 }
-                Swap::Done(None) | Swap::Lost => {}
+                Ok(Swap::Done(None) | Swap::Lost) => {}
+                Err(_) => {
+                    unknown = Some(self.silence());
+                    unknowns += 1;
+                }
             }
             let read = self.read().await.map_err(|error| match &unknown {
                 Some(_) => self.undecided(&error.to_string()),
@@ -247,7 +298,7 @@ impl BucketMetastore {
             }
         }
         Err(match unknown {
-            Some(error) => self.undecided(&said(&error)),
+            Some(reason) => self.undecided(&reason),
             None => self.unchangeable("it refuses to replace an object that is unchanged"),
         })
     }
@@ -260,16 +311,56 @@ impl BucketMetastore {
     fn learn(&self, read: Known) {
         let mut known = self.known.lock().expect("no panic while held");
         if read.tag.is_none() || read.document.writes() >= known.document.writes() {
+            let is_other = read.tag != known.tag;
             *known = read;
+            drop(known);
+            if is_other {
+                self.touched.send_replace(());
+            }
         }
     }
 
+    /// Looks for changes by others after this time, in the turn of this wait.
+    async fn look_after(&self, poll: Duration) -> Result<(), MetaError> {
+        let _looking = self.looking.lock().await;
+        sleep(poll).await;
+        self.read().await.map(drop)
+    }
+
+    /// How long a lease lives that is asked to live this long.
+    fn lifetime(&self, ttl: Duration) -> Duration {
+        ttl.saturating_add(self.pace.slack).saturating_add(self.clocks_differ)
+    }
+
+    /// Whether the lease was written so lately that it lives for the time asked for, also without another write.
+    fn is_fresh(&self, lease: LeaseId) -> bool {
+        let written = self.held().get(&lease).copied();
+        let since = written.and_then(|written| (*self.clock)().duration_since(written).ok());
+        since.is_some_and(|since| since < self.pace.slack) && self.known().document.has_lease(lease)
+    }
+
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, SystemTime>> {
+        self.held.lock().expect("no panic while held")
+    }
+
     fn name(&self) -> String {
-        self.origin.name().to_owned()
+        let store = self.origin.name();
+        match self.pace == Pace::CLUSTER {
+            true => format!("{OF_CLUSTER}{store}"),
+            false => store.to_owned(),
+        }
     }
 
     fn unavailable(&self, error: &OriginError) -> MetaError {
         MetaError::Unavailable { store: self.name(), reason: said(error) }
+    }
+
+    fn silent(&self) -> MetaError {
+        MetaError::Unavailable { store: self.name(), reason: self.silence() }
+    }
+
+    fn silence(&self) -> String {
+        format!("it has not answered within {} s", self.pace.patience.as_secs())
     }
 
     fn undecided(&self, reason: &str) -> MetaError {
@@ -317,10 +408,10 @@ impl Metastore for BucketMetastore {
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // Subscribed before the first look: a change after the look wakes the wait.
         let mut touched = self.touched.subscribe();
-        let [mut poll, longest] = POLLS;
+        let [mut poll, longest] = self.pace.polls;
+        let mut document = self.view().await?;
         loop {
             touched.mark_unchanged();
-            let document = self.view().await?;
             let newest = document.newest_under(prefix, since);
             if newest > since {
                 return Ok(newest);
@@ -328,21 +419,56 @@ impl Metastore for BucketMetastore {
             let lapse = document.next_lapse().and_then(|at| at.duration_since((*self.clock)()).ok());
             tokio::select! {
                 changed = touched.changed() => changed.expect("the sender lives in self"),
-                () = sleep(lapse.map_or(poll, |lapse| lapse.min(poll))) => {}
+                looked = self.look_after(poll) => {
+                    looked?;
+                    poll = longest.min(poll.mul_f64(1.0 + share()));
+                }
+                () = sleep(lapse.unwrap_or(longest)) => {}
             }
-            poll = longest.min(poll.mul_f64(1.0 + share()));
+            touched.mark_unchanged();
+            document = self.known().document;
+            if document.is_stale((*self.clock)()) {
+                document = self.view().await?;
+            }
         }
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
-        self.change(|document| Ok(document.grant(ttl.saturating_add(self.grace), (*self.clock)()))).await
+        let written = (*self.clock)();
+        let lease = self.change(|document| Ok(document.grant(self.lifetime(ttl), written))).await?;
+        self.held().insert(lease, written);
+        Ok(lease)
     }
 
+    /// A lease that is gone may be noticed as late as the next write.
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
-        self.change(|document| document.renew(lease, (*self.clock)())).await
+        if self.is_fresh(lease) {
+            return Ok(());
+        }
+        let written = (*self.clock)();
+        // The others of this process go along, and need no write of their own.
+        let held: Vec<LeaseId> = self.held().keys().copied().filter(|held| *held != lease).collect();
+        let renewed = self
+            .change(|document| {
+                document.renew(lease, written)?;
+                let gone = |other: &LeaseId| document.renew(*other, written).is_err();
+                Ok(held.iter().copied().filter(gone).collect::<Vec<_>>())
+            })
+            .await;
+        let mut leases = self.held();
+        match &renewed {
+            Ok(gone) => gone.iter().for_each(|lease| _ = leases.remove(lease)),
+            Err(MetaError::LeaseLost { .. }) => _ = leases.remove(&lease),
+            Err(_) => {}
+        }
+        if renewed.is_ok() {
+            leases.values_mut().for_each(|at| *at = written);
+        }
+        renewed.map(drop)
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
+        self.held().remove(&lease);
         self.change(|document| {
             document.revoke(lease);
             Ok(())

@@ -23,13 +23,22 @@ fn over(store: &Arc<impl ObjectStore>) -> BucketMetastore {
     BucketMetastore::new(Arc::new(Origin::over(store, "memory://", None)))
 }
 
+/// As a node of a cluster has it.
+fn of_node(store: &Arc<impl ObjectStore>, clock: SystemClock) -> BucketMetastore {
+    let store: Arc<dyn ObjectStore> = store.clone();
+    let origin = Arc::new(Origin::over(store, "memory://", None));
+    BucketMetastore::with_clock(origin, Pace::CLUSTER, clock, CLOCKS_DIFFER)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_bucket_keeps_the_promises_of_a_metastore() {
-    conformance::all(async || {
-        let origin = Arc::new(Origin::open("memory://").expect("opens"));
-        Arc::new(BucketMetastore::with_clock(origin, clock(), CLOCKS_DIFFER)) as Arc<dyn Metastore>
-    })
-    .await;
+    for pace in [Pace::EMBEDDED, Pace::CLUSTER] {
+        conformance::all(async || {
+            let origin = Arc::new(Origin::open("memory://").expect("opens"));
+            Arc::new(BucketMetastore::with_clock(origin, pace, clock(), CLOCKS_DIFFER)) as Arc<dyn Metastore>
+        })
+        .await;
+    }
 }
 
 proptest! {
@@ -38,7 +47,7 @@ proptest! {
     fn a_bucket_does_what_memory_does(operations in prop::collection::vec(operation(), 1..30)) {
         let origin = Arc::new(Origin::open("memory://").expect("opens"));
         does_what_memory_does(operations, |clock| {
-            Box::new(BucketMetastore::with_clock(origin.clone(), clock, Duration::ZERO))
+            Box::new(BucketMetastore::with_clock(origin.clone(), Pace::EMBEDDED, clock, Duration::ZERO))
         });
     }
 }
@@ -69,6 +78,69 @@ async fn a_wait_looks_ever_more_rarely() {
     assert!(waited.is_err(), "nothing happened");
     let looks = store.gets() - before;
     assert!((38..60).contains(&looks), "{looks} looks in ten minutes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn however_many_wait_at_a_node_one_of_them_looks() {
+    let store = Arc::new(Scripted::default());
+    let (metastore, other) = (of_node(&store, clock()), over(&store));
+    metastore.put("k", vec![], Expected::Any, None).await.expect("puts");
+    let before = store.gets();
+    let waits = (0..50).map(|n| format!("other/{n}/"));
+    let waits: Vec<String> = waits.collect();
+    let wait_for_all = futures::future::join_all(waits.iter().map(|prefix| metastore.changed(prefix, 1)));
+    assert!(tokio::time::timeout(Duration::from_secs(60), wait_for_all).await.is_err(), "nothing happened");
+    let looks = store.gets() - before;
+    assert!((50 + 55..50 + 65).contains(&looks), "{looks} looks of 50 waits in a minute");
+
+    let begun = tokio::time::Instant::now();
+    let all = futures::future::join_all(waits.iter().map(|_| metastore.changed("other/", 1)));
+    let change = async {
+        sleep(Duration::from_secs(10)).await;
+        other.put("other/7/x", vec![], Expected::Any, None).await
+    };
+    let (woken, revision) = futures::join!(all, change);
+    assert!(woken.iter().all(|woken| *woken == revision), "all of them see it");
+    assert!(begun.elapsed() < Duration::from_secs(12), "within two seconds: {:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_renews_every_second_writes_every_twenty() {
+    let (store, clock) = (Arc::new(Scripted::default()), clock());
+    let (node, other) = (of_node(&store, Arc::clone(&clock)), of_node(&store, clock));
+    let lease = node.grant(Duration::from_secs(5)).await.expect("grants");
+    let second = node.grant(Duration::from_secs(2)).await.expect("grants");
+    node.put("nodes/a", vec![], Expected::Any, Some(lease)).await.expect("puts");
+    node.put("disks/a", vec![], Expected::Any, Some(second)).await.expect("puts");
+    let before = store.puts();
+    for _ in 0..300 {
+        sleep(Duration::from_secs(1)).await;
+        for lease in [lease, second] {
+            node.renew(lease).await.expect("it lives");
+        }
+        assert_eq!(other.list("").await.expect("lists").entries.len(), 2);
+    }
+    assert!((14..=16).contains(&(store.puts() - before)), "{} puts in 300 s", store.puts() - before);
+
+    // Without renewals both lapse, no earlier than asked for after the last.
+    let begun = tokio::time::Instant::now();
+    let since = other.list("nodes/").await.expect("lists").revision;
+    other.changed("nodes/", since).await.expect("it lapses");
+    let lived = begun.elapsed();
+    assert!((Duration::from_secs(5)..Duration::from_secs(31)).contains(&lived), "{lived:?}");
+    assert_eq!(node.renew(lease).await, Err(MetaError::LeaseLost { lease }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_ended_is_noticed_with_the_next_look() {
+    let (store, clock) = (Arc::new(Scripted::default()), clock());
+    let (node, other) = (of_node(&store, Arc::clone(&clock)), of_node(&store, clock));
+    let lease = node.grant(Duration::from_secs(5)).await.expect("grants");
+    node.put("nodes/a", vec![], Expected::Any, Some(lease)).await.expect("puts");
+    other.revoke(lease).await.expect("revokes");
+    node.renew(lease).await.expect("not noticed yet");
+    assert_eq!(node.get("nodes/a").await, Ok(None));
+    assert_eq!(node.renew(lease).await, Err(MetaError::LeaseLost { lease }));
 }
 
 #[tokio::test]
@@ -143,7 +215,7 @@ async fn who_may_not_write_reads_and_sees_lapsed_leases_gone() {
     });
     let later: SystemClock = Arc::new(|| SystemTime::now() + Duration::from_secs(60));
     let origin = Arc::new(Origin::over(store, "s3://closed", None));
-    let reader = BucketMetastore::with_clock(origin, later, CLOCKS_DIFFER);
+    let reader = BucketMetastore::with_clock(origin, Pace::EMBEDDED, later, CLOCKS_DIFFER);
     let keys = |listing: Listing| listing.entries.into_iter().map(|(key, _)| key).collect::<Vec<_>>();
     assert_eq!(keys(reader.list("").await.expect("reads")), ["stays"]);
     assert_eq!(keys(writer.list("").await.expect("reads")), ["goes", "stays"]);
