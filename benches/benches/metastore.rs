@@ -53,7 +53,7 @@ fn main() {
     };
     measure("sled, synced", Arc::new(sled));
     etcd(measure);
-    if let Some(s3) = shardd_tests::S3::files() {
+    if let Some(s3) = shardd_tests::s3::S3::files() {
         let endpoint = runtime.block_on(far(s3.endpoint.trim_start_matches("http://").to_owned()));
         for variable in s3.variables().into_iter().chain([("AWS_ENDPOINT_URL", endpoint.as_str())]) {
             // SAFETY: no other thread reads the environment: the runtime's forward bytes.
@@ -88,7 +88,7 @@ async fn far(address: String) -> String {
 
 /// Forwards bytes 15 ms after they came.
 async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin + Send + 'static) {
-    let (sender, mut receiver) = tokio::sync::mpsc::unbounded_channel::<(tokio::time::Instant, Vec<u8>)>();
+    let (sender, mut receiver) = tokio::sync::mpsc::channel::<(tokio::time::Instant, Vec<u8>)>(1024);
     tokio::spawn(async move {
         while let Some((due, bytes)) = receiver.recv().await {
             tokio::time::sleep_until(due).await;
@@ -100,7 +100,7 @@ async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + 
     let mut bytes = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes).await {
         let due = tokio::time::Instant::now() + Duration::from_millis(15);
-        if sender.send((due, bytes[..count].to_vec())).is_err() {
+        if sender.send((due, bytes[..count].to_vec())).await.is_err() {
             return;
         }
     }

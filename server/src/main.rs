@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd::config::{self, AtStart, Config, ConfigError, LogFormat, LogLevel, Settings};
-use shardd::serve::{Ended, Signals};
+use shardd::metastore::MetastoreUrl;
+use shardd::serve::{Ended, Migrated, Signals};
 use shardd_telemetry::{Exporting, Service, TelemetryError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
@@ -16,9 +17,9 @@ use tracing_subscriber::Layer;
 
 /// What `--version` says: the release, and where this build can keep metadata.
 #[cfg(feature = "cluster-etcd")]
-const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled, etcd");
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled, store, etcd");
 #[cfg(not(feature = "cluster-etcd"))]
-const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled");
+const LONG_VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\nmetastores: sled, store");
 
 /// Serves data sets to trainers: shards and their order, kept near where they are read.
 #[derive(Parser)]
@@ -40,6 +41,24 @@ enum Command {
     /// Check a settings file, or show the settings that hold
     #[command(subcommand)]
     Config(ConfigCommand),
+    /// Move the metadata of a cluster
+    #[command(subcommand)]
+    Metastore(MetastoreCommand),
+}
+
+#[derive(Subcommand)]
+enum MetastoreCommand {
+    /// Move the metadata from sled on the first node to the store or to etcd
+    ///
+    /// Stop the first node, run this where it has its data, and start it again. The other nodes and the trainings continue.
+    /// Each node uses the new place directly after its next start.
+    Migrate {
+        /// The new place: `store`, or `etcd://HOST:PORT[,HOST:PORT…][/PREFIX]`
+        #[arg(long, value_name = "URL")]
+        to: String,
+        #[command(flatten)]
+        given: Box<Given>,
+    },
 }
 
 #[derive(Subcommand)]
@@ -87,6 +106,7 @@ fn main() -> ExitCode {
             Ok(config) => return run(Config { metadata, ..config }),
             Err(error) => Err(error.to_string()),
         },
+        Command::Metastore(MetastoreCommand::Migrate { to, given }) => return migrate(&to, *given),
         Command::Config(ConfigCommand::Check { file }) => check(&file),
         Command::Config(ConfigCommand::Show { default: true, .. }) => Ok(config::template()),
         Command::Config(ConfigCommand::Show { default: false, given }) => {
@@ -117,6 +137,29 @@ impl Given {
         let innermost = |matches: &ArgMatches| matches.subcommand().map(|(_, inner)| inner.clone());
         let own = innermost(matches).and_then(|config| innermost(&config)).unwrap_or_default();
         Ok(config::effective(&own, self.settings, filed))
+    }
+}
+
+/// Moves the metadata, and says where it is.
+fn migrate(to: &str, given: Given) -> ExitCode {
+    let to = match to.parse::<MetastoreUrl>() {
+        Ok(to) => to,
+        Err(reason) => return complain(&format!("--to: {reason}"), 2),
+    };
+    let config = match given.resolve() {
+        Ok(config) => config,
+        Err(error) => return complain(&error.to_string(), 2),
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => return complain(&format!("cannot start: {error}"), 1),
+    };
+    match runtime.block_on(shardd::serve::migrate(config, &to)) {
+        Ok(Migrated { entries, to }) => {
+            println!("moved {entries} entries to {to}; start the node again, with the same settings");
+            ExitCode::SUCCESS
+        }
+        Err(error) => complain(&format!("{:#}", anyhow::Error::from(error)), 1),
     }
 }
 

@@ -264,7 +264,17 @@ impl Finder {
                 Ok(http) => (http, scheme == "https"),
                 Err(_) => (known.http, known.tls),
             };
-            self.found(Cluster { http, tls, quic: record.quic, ..known });
+            let metastore = match record.metastore.as_deref().map(str::parse) {
+                Some(Ok(place)) => Some(Box::new(place)),
+                _ => known.metastore.clone(),
+            };
+            if metastore != known.metastore {
+                info!(
+                    metastore = record.metastore,
+                    "the metadata has moved: from its next start on, this node uses it directly"
+                );
+            }
+            self.found(Cluster { http, tls, quic: record.quic, metastore, ..known });
         }
     }
 
@@ -333,6 +343,7 @@ mod tests {
             cache_bytes: 0,
             started_at: 0,
             socket: None,
+            metastore: None,
         };
         let (key, revoked) = (Digest::of(key), Arc::default());
         Membership { metastore: Arc::clone(metastore), record, key, revoked, metastore_node: None }

@@ -30,16 +30,17 @@ use crate::access::owner::OwnerError;
 use crate::config::{Config, ConfigError, OnSigterm};
 use crate::https::HttpsError;
 use crate::identity::{Cluster, IdentityError, Site};
-use crate::keeping::KeepError;
+use crate::keeping::{self, KeepError};
+pub use crate::keeping::{Migrated, MigrationError};
 use crate::membership::MembershipError;
-use crate::metastore::OpenError;
+use crate::metastore::{MetastoreUrl, OpenError};
 use crate::transport::TransportError;
 use entrance::Entrance;
 use member::Member;
 use network::{Network, bind_http};
-use role::take_role;
+use role::{NodeRole, take_role};
 use running::Running;
-use storage::Storage;
+use storage::{Storage, open_store};
 
 /// How long a node that starts waits for its store.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,6 +92,9 @@ pub enum ServeError {
     /// Another node holds the metadata, or it is damaged or lost.
     #[error(transparent)]
     Keeping(#[from] KeepError),
+    /// The metadata stays where it is.
+    #[error(transparent)]
+    Migration(#[from] MigrationError),
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
@@ -173,6 +177,25 @@ pub fn serve(
         }
         served
     })
+}
+
+/// Moves the metadata of the first node with these settings from sled to another place, while no process serves its data.
+///
+/// # Errors
+/// [`ServeError::InUse`] while the node runs, [`ServeError::Migration`]; then the metadata is where it was.
+pub async fn migrate(config: Config, to: &MetastoreUrl) -> Result<Migrated, ServeError> {
+    let data = config.data.clone();
+    if !data.join("meta").exists() {
+        return Err(MigrationError::NotHere { path: data }.into());
+    }
+    let _locked = lock_data(&data)?;
+    let config = Config { metastore: None, join: None, ..config };
+    let role = take_role(&config).await?;
+    let NodeRole::First { identity, .. } = &role else {
+        return Err(MigrationError::NotHere { path: data }.into());
+    };
+    let origin = Arc::new(open_store(&config, &role)?);
+    Ok(keeping::migrate(&data, identity, &origin, to).await?)
 }
 
 async fn serve_locked(

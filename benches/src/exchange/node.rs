@@ -80,6 +80,7 @@ impl Node {
             cache_bytes: 1 << 30,
             started_at: 0,
             socket: None,
+            metastore: None,
         };
         metastore.put(&NodeRecord::key(&name), serde_json::to_vec(&record)?, Expected::Any, None).await?;
         let engine = Engine::new(name.clone(), origin, cache, metastore, transport.clone());

@@ -78,6 +78,10 @@ pub struct NodeRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub socket: Option<LocalSocket>,
+    /// Of the first node: where the metadata is, unless it keeps it itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(nullable = false))]
+    pub metastore: Option<String>,
 }
 
 /// A Unix-domain socket.

@@ -122,6 +122,7 @@ impl Server {
             cache_bytes: 0,
             started_at: 0,
             socket: None,
+            metastore: None,
         };
         let pem = signer.pem().to_owned();
         let issuer = CertificateIssuer {

@@ -1,10 +1,12 @@
 //! The node with a cluster's metadata in sled, and the safety of the metadata: its copy in the store, the
-//! start with damaged or missing metadata ([`opening`]), and the takeover by another node ([`promotion`]).
+//! start with damaged or missing metadata ([`opening`]), the takeover by another node ([`promotion`]), and the
+//! move to another metastore ([`migration`]).
 //!
 //! The copy is the fence, too (`shardd_store::metastore::copy`): who finds that another node keeps the metadata stops. Where
 //! metadata is in etcd none of this is needed.
 
 mod copier;
+mod migration;
 mod opening;
 mod promotion;
 
@@ -17,6 +19,8 @@ use shardd_certificates::CertificateError;
 use crate::metastore::OpenError;
 
 pub(crate) use copier::Keeping;
+pub(crate) use migration::migrate;
+pub use migration::{Migrated, MigrationError};
 pub(crate) use opening::{Opened, open, set_aside};
 pub(crate) use promotion::{Promotion, promote, retire, unretire};
 

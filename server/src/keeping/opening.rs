@@ -242,7 +242,7 @@ pub(super) async fn make(data: &Path, copy: &MetadataCopy, epoch: u64) -> Result
     put.map_err(at)
 }
 
-async fn open_sled(meta: &Path, ahead: &Path) -> Result<Arc<SledMetastore>, OpenError> {
+pub(super) async fn open_sled(meta: &Path, ahead: &Path) -> Result<Arc<SledMetastore>, OpenError> {
     let (meta, ahead) = (meta.to_owned(), ahead.to_owned());
     let path = meta.clone();
     let opened = tokio::task::spawn_blocking(move || SledMetastore::open_copied(&meta, ahead)).await;

@@ -11,7 +11,7 @@ use tracing::warn;
 use super::OpenError;
 
 /// The key with the digest of the authority of the cluster.
-const CLUSTER: &str = "cluster";
+pub(crate) const CLUSTER: &str = "cluster";
 
 /// The metadata in the store, which is that of the cluster of this authority from now on. Where the cluster is not
 /// new, the store may be away.

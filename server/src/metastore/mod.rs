@@ -22,11 +22,12 @@ use shardd_store::metastore::{MetaError, Metastore};
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
+pub(crate) use self::in_store::CLUSTER;
 pub use self::in_store::open_in_store;
 pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use node::MetastoreNode;
-pub(crate) use standing::{of_first, of_joined};
+pub(crate) use standing::{of_first, of_joined, remember};
 pub(crate) use timed::{MetastoreTimes, TimedMetastore};
 
 /// Why a metastore cannot be opened.

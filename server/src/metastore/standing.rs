@@ -26,10 +26,16 @@ pub(crate) fn of_first(data: &Path, asked: Option<&MetastoreUrl>) -> Result<Meta
     };
     let settled = settle(kept.as_ref(), asked)?;
     if settled != MetastoreUrl::Sled && kept.as_ref() != Some(&settled) {
-        write_private(&path, format!("{settled}\n").as_bytes())
-            .map_err(|error| unknown(error.to_string()))?;
+        remember(data, &settled)?;
     }
     Ok(settled)
+}
+
+/// Makes the first node over `data` start with its metadata in this place, which is not sled. Blocks.
+pub(crate) fn remember(data: &Path, place: &MetastoreUrl) -> Result<(), OpenError> {
+    let path = data.join(KEPT);
+    let written = write_private(&path, format!("{place}\n").as_bytes());
+    written.map_err(|error| OpenError::Unknown { path, reason: error.to_string() })
 }
 
 /// The place of a joined node's metadata. `named` is what the first node named when this node joined. Without

@@ -50,6 +50,7 @@ impl Member {
             cache_bytes: config.cache_size.0,
             started_at: now(),
             socket: local.as_ref().and_then(LocalListener::record),
+            metastore: role.metastore_elsewhere().map(ToString::to_string),
         };
         let metastore_node = storage.metastore_node.clone().filter(|_| role.has_metastore_node());
         let membership = Membership {

@@ -168,7 +168,7 @@ async fn tell_of_names(is_new: bool, catalog: &CatalogBackend, shelf: &CopyShelf
 }
 
 /// Opens the store asked for, else the cluster's, else the node's own.
-fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
+pub(super) fn open_store(config: &Config, role: &NodeRole) -> Result<Origin, OriginError> {
     let options = store_options(config, role.cluster());
     match (&config.store, role.cluster()) {
         (Some(store), _) => Origin::open_with(store, &options),

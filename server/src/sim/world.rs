@@ -295,6 +295,7 @@ impl World {
             cache_bytes: 1 << 30,
             started_at: node.started,
             socket: None,
+            metastore: None,
         };
         let member = Membership {
             metastore: Arc::clone(&meta),

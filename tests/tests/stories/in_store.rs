@@ -3,7 +3,8 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, RankProcess, Reading, S3, binary, error_line, run, wait_until};
+use shardd_tests::s3::S3;
+use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, error_line, run, wait_until};
 
 fn digits(part: &str) -> String {
     format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))

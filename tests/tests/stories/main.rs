@@ -28,6 +28,7 @@ mod inputs;
 mod machines;
 mod metadata;
 mod metrics;
+mod migration;
 mod mixtures;
 mod observe;
 mod operator;

@@ -27,6 +27,7 @@ fn record(name: &str) -> NodeRecord {
         cache_bytes: 10 * GIB,
         started_at: NOW - 3600,
         socket: None,
+        metastore: None,
     }
 }
 

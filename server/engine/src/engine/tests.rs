@@ -225,6 +225,7 @@ impl World {
             cache_bytes: self.cache_bytes,
             started_at: 0,
             socket: None,
+            metastore: None,
         };
         let value = serde_json::to_vec(&record).expect("plain data");
         self.meta.put(&NodeRecord::key(&id), value, Expected::Any, None).await.expect("stored");

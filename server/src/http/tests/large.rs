@@ -84,6 +84,7 @@ impl Others {
                 cache_bytes: 64 << 20,
                 started_at: 0,
                 socket: None,
+                metastore: None,
             };
             let value = serde_json::to_vec(&record).expect("plain data");
             let key = NodeRecord::key(&record.id);

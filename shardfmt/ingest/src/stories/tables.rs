@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, MapArray, NullArray,
-    StringArray, StringViewArray, StructArray, UInt8Array,
+    Array, ArrayRef, DictionaryArray, FixedSizeListArray, Float64Array, Int64Array, ListArray, MapArray,
+    NullArray, StringArray, StringViewArray, StructArray, UInt8Array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
