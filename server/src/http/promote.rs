@@ -18,7 +18,7 @@ pub(super) async fn promote(state: State, ValidJson(_): ValidJson<PromoteRequest
     let Some(promotion) = &state.api.promotion else {
         let why = match &state.api.keeping {
             Some(_) => format!("node {node} keeps the metadata already"),
-            None => "the metadata is in etcd, which outlives any node".to_owned(),
+            None => "the metadata is in etcd or in the store, and outlives any node".to_owned(),
         };
         return Err(Refusal::of(Kind::Conflict, why));
     };

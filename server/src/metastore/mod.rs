@@ -58,7 +58,8 @@ pub enum OpenError {
     /// The metadata is somewhere else.
     #[error(
         "--metastore {asked}: the metadata of this node's cluster is in {kept}, and is not moved by naming another place; \
-         drop --metastore, or begin a new cluster in another --data directory"
+         drop --metastore, move it with `shardd metastore migrate` where it is in sled, or begin a new cluster in another \
+         --data directory"
     )]
     Elsewhere { asked: String, kept: String },
     /// The store keeps no metadata.
