@@ -86,6 +86,7 @@ VALUES = [
     (render.STORE | {"nodes": {"cacheSize": "64Gi"}}, "/nodes/cacheSize"),
     (render.STORE | {"nodes": {"kind": "DaemonSet"}}, "no claims"),
     (render.STORE | {"nodes": {"storage": {"type": "hostPath"}}}, "share a hostPath"),
+    (render.STORE | {"nodes": {"hostNetwork": True}}, "share a machine"),
 ]
 
 

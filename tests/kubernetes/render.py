@@ -28,7 +28,7 @@ CASES = {
         "first": {"hostNetwork": True, "nodeSelector": {"role": "storage"}, "priorityClassName": "high",
                   "tolerations": [{"operator": "Exists"}], "podAnnotations": {"a": "b"},
                   "persistence": {"storageClassName": "fast", "accessMode": "ReadWriteOnce"}},
-        "nodes": {"kind": "DaemonSet", "storage": {"type": "hostPath"}, "socketHostPath": "/var/lib/shardd-socket",
+        "nodes": {"kind": "DaemonSet", "hostNetwork": True, "storage": {"type": "hostPath"}, "socketHostPath": "/var/lib/shardd-socket",
                   "nodeSelector": {"nvme": "true"}, "tolerations": [{"operator": "Exists"}], "podAnnotations": {"a": "b"},
                   "priorityClassName": "high"},
         "certManager": {"ranks": {"enabled": True}},
