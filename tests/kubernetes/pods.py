@@ -70,14 +70,15 @@ class Pod:
     def __init__(self, machine, name, template, address, claims=(), labels=(), host=None):
         self.machine, self.name, self.address, self.host = machine, name, address, host
         self.spec, self.labels = template["spec"], template["metadata"]["labels"] | dict(labels)
-        self.folder = machine.folder / "pods" / name
+        # A Pod that is made again has the claims of the one before, and nothing else of it.
+        self.uid = f"{name}.{len(machine.pods)}"
+        self.folder = machine.folder / "pods" / self.uid
         self.running, self.exits, self.attempts = {}, {}, 0
-        self.volumes = {claim: self.make_empty(claim) for claim in claims}
+        self.volumes = {claim: self.make_empty(machine.folder / "claims" / name / claim) for claim in claims}
         self.volumes |= {volume["name"]: self.volume(volume) for volume in self.spec["volumes"]}
         machine.pods.append(self)
 
-    def make_empty(self, name):
-        folder = self.folder / "volumes" / name
+    def make_empty(self, folder):
         folder.mkdir(parents=True, exist_ok=True)
         group = self.spec["securityContext"]["fsGroup"]
         os.chown(folder, 0, group)
@@ -87,7 +88,7 @@ class Pod:
     def volume(self, volume):
         if "hostPath" in volume:
             return self.machine.host_path(volume["hostPath"]["path"])
-        folder = self.make_empty(volume["name"])
+        folder = self.make_empty(self.folder / "volumes" / volume["name"])
         if "secret" in volume:
             for key, text in self.machine.secrets[volume["secret"]["secretName"]].items():
                 file = folder / key
@@ -136,14 +137,15 @@ class Pod:
         return time.monotonic() - begun, code
 
     def wait_for(self, container, probe):
-        """Waits until a probe of a container succeeds."""
+        """Waits until a probe of a container succeeds. Starts the container again if it ends, as a kubelet does."""
         asked = container[probe]["httpGet"]
         [port] = [port["containerPort"] for port in container["ports"] if port["name"] == asked["port"]]
         until = time.monotonic() + PROBE_SECONDS
         while (status := self.get(asked["path"], port)) != 200:
-            code = self.running[container["name"]].process.poll()
-            assert code is None, f"{container['name']} of {self.name} ended with {code}: {self.log(container['name'])}"
             assert time.monotonic() < until, f"{probe} of {self.name}: {status}; {self.log(container['name'])}"
+            if self.running[container["name"]].process.poll() is not None:
+                time.sleep(1)
+                self.start_container(container)
             time.sleep(0.1)
 
     def get(self, path, port):
@@ -160,7 +162,7 @@ class Pod:
 
     def start_container(self, container):
         self.attempts += 1
-        name = f"{self.name}-{container['name']}-{self.attempts}"
+        name = f"{self.uid}-{container['name']}-{self.attempts}"
         bundle = self.folder / name
         bundle.mkdir(parents=True)
         (bundle / "config.json").write_text(json.dumps(self.bundle(container, name)))

@@ -21,7 +21,8 @@ import pods
 import render
 
 PROGRAMS = Path(sys.argv[1]).resolve()
-FIRST, NODES, RANKS = "127.77.0.1", ["127.77.0.11", "127.77.0.12"], ["127.77.1.1", "127.77.1.2"]
+FIRST, FIRST_AGAIN = "127.77.0.1", "127.77.0.2"
+NODES, RANKS = ["127.77.0.11", "127.77.0.12"], ["127.77.1.1", "127.77.1.2"]
 # The store is a folder that all Pods mount, as of a network file system.
 VALUES = {
     "store": {"url": "/srv/shared/store"},
@@ -82,10 +83,10 @@ class Cluster:
         self.templates = templates(self.documents)
         self.first, self.nodes = None, []
 
-    def start_first(self):
+    def start_first(self, address=FIRST):
         template = self.templates["shardd-first"]
-        self.machine.names |= dict(names_of_services(self.documents, template, FIRST))
-        self.first = pods.Pod(self.machine, "shardd-first-0", template, FIRST, claims=["data"]).start()
+        self.machine.names |= dict(names_of_services(self.documents, template, address))
+        self.first = pods.Pod(self.machine, "shardd-first-0", template, address, claims=["data"]).start()
         self.first.wait_for(self.first.spec["containers"][0], "readinessProbe")
         status = Path(f"/proc/{self.process_id()}/status").read_text()
         assert re.search(r"^Uid:\s+65532\s+65532", status, re.M), status
@@ -115,7 +116,8 @@ class Cluster:
     def start_nodes(self):
         template = self.templates["shardd-node"]
         self.machine.names |= dict(names_of_services(self.documents, template, NODES[0])) | {
-            name: FIRST for name in self.machine.names if name.startswith("shardd-first")}
+            name: self.first.address for name in self.machine.names if name.startswith("shardd-first")}
+        self.nodes = []
         for number, address in enumerate(NODES):
             node = pods.Pod(self.machine, f"shardd-node-{number}", template, address, claims=["data"]).start()
             node.wait_for(node.spec["containers"][0], "readinessProbe")
@@ -234,6 +236,17 @@ def a_trainer_outlives_its_sidecar(cluster):
         assert rank.terminate("node")[1] == 0, rank.log("node")
 
 
+def nodes_find_a_first_node_at_another_address(cluster):
+    """The Pod of the first node is made again and has another address. The other nodes do not find it there, until their Pods are
+    made again, too."""
+    assert cluster.first.terminate("shardd")[1] == 0
+    cluster.start_first(FIRST_AGAIN)
+    for node in cluster.nodes:
+        if node.running["shardd"].process.poll() is None:
+            assert node.terminate("shardd")[1] == 0, node.log("shardd")
+    cluster.start_nodes()
+
+
 def main():
     folder = Path(tempfile.mkdtemp(prefix="shardd-kubernetes-"))
     passed = failed = 0
@@ -264,6 +277,7 @@ def main():
             story("a dataset is ingested", cluster.ingest)
             story("a training goes on while a node drains", lambda: a_training_goes_on_while_a_node_drains(cluster))
             story("a trainer outlives its sidecar", lambda: a_trainer_outlives_its_sidecar(cluster))
+            story("nodes find a first node at another address", lambda: nodes_find_a_first_node_at_another_address(cluster))
     except Exception:
         print("the stories after it are not run")
     finally:
