@@ -35,8 +35,8 @@ VALUES = {
 SHARED = {"name": "shared", "hostPath": {"path": "/srv/shared"}}
 
 
-def build(folder):
-    """Builds both images, and that of nodes again from newer files of the same bytes."""
+def test_two_builds_of_an_image_have_the_same_bytes(folder):
+    """Builds both images, and that of nodes again from newer files of the same bytes. Returns the images."""
     copies = folder / "programs"
     copies.mkdir()
     for program in ("shardd", "shardctl"):
@@ -191,32 +191,46 @@ def start_together(ranks):
         rank.start()
 
 
-def a_training_goes_on_while_a_node_drains(cluster):
-    """Ranks map the files of the nodes on their machine. A rank that gets SIGTERM leaves a checkpoint, all end with 75, and the same Pods continue. A node that gets SIGTERM drains
-    within the time that Kubernetes waits, under the training."""
+def stop_and_restart(ranks):
+    """SIGTERM to one rank: all write a checkpoint and end with 75. Then all start again."""
+    ranks[1].terminate("trainer")
+    codes = [rank.wait("trainer") for rank in ranks]
+    assert codes == [75, 75], [codes, *(rank.log("trainer") for rank in ranks)]
+    for rank in ranks:
+        rank.restart("trainer")
+
+
+def test_nodes_join_without_privileges(cluster):
+    """The first node runs as 65532 and without capabilities, on a read-only root. The Secrets of the bootstrap script let the others
+    join, by the name of its Service."""
+    cluster.start_first()
+    cluster.bootstrap()
+    cluster.start_nodes()
+    cluster.ingest()
+
+
+def test_ranks_continue_from_a_checkpoint_while_a_node_drains(cluster):
+    """Ranks map the files of the nodes on their machine. A rank that gets SIGTERM leaves a checkpoint, all end with 75, and the same
+    Pods continue. A node that gets SIGTERM drains within the time that Kubernetes waits, under the training."""
     ranks = cluster.ranks("jobset.yaml", 30)
     start_together(ranks)
     trains(ranks)
     # The first node has no socket on the machine.
     transports = cluster.transports("digits-1")
     assert transports and all(way == ("stream" if "first" in node else "files") for (_, node), way in transports.items()), cluster.status()
-    ranks[1].terminate("trainer")
-    codes = [rank.wait("trainer") for rank in ranks]
-    assert codes == [75, 75], [codes, *(rank.log("trainer") for rank in ranks)]
-    for rank in ranks:
-        rank.restart("trainer")
+    stop_and_restart(ranks)
     trains(ranks)
     node = cluster.nodes[1]
     spent, code = node.terminate("shardd")
-    assert code == 0 and " drained" in re.sub(r'"message":"drained"', " drained", node.log("shardd")), node.log("shardd")
+    assert code == 0 and '"message":"drained"' in node.log("shardd"), node.log("shardd")
     end_well(ranks)
     wait_until(lambda: "shardd-node-1" not in cluster.live(), cluster.status)
     print(f"    SIGTERM to exit of the drained node: {spent:.1f} s of {node.spec['terminationGracePeriodSeconds']} s")
 
 
-def a_trainer_outlives_its_sidecar(cluster):
-    """The node in the Pod of a rank is killed and started again in place: the training ends well. So does a trainer that is killed
-    and started again beside its node."""
+def test_a_trainer_outlives_its_sidecar(cluster):
+    """The node in the Pod of a rank is killed and started again in place: the training ends well. So does a trainer that ends and is
+    started again beside its node."""
     ranks = cluster.ranks("sidecar.yaml", 30)
     start_together(ranks)
     trains(ranks)
@@ -226,19 +240,14 @@ def a_trainer_outlives_its_sidecar(cluster):
     ranks[1].restart("node")
     ranks[1].wait_for(ranks[1].named("node"), "startupProbe")
     assert all(rank.running["trainer"].process.poll() is None for rank in ranks), [rank.log("trainer") for rank in ranks]
-    ranks[1].terminate("trainer")
-    codes = [rank.wait("trainer") for rank in ranks]
-    assert codes == [75, 75], [codes, *(rank.log("trainer") for rank in ranks)]
-    for rank in ranks:
-        rank.restart("trainer")
+    stop_and_restart(ranks)
     end_well(ranks)
     for rank in ranks:
         assert rank.terminate("node")[1] == 0, rank.log("node")
 
 
-def nodes_find_a_first_node_at_another_address(cluster):
-    """The Pod of the first node is made again and has another address. The other nodes do not find it there, until their Pods are
-    made again, too."""
+def test_nodes_find_a_first_node_at_another_address(cluster):
+    """The Pod of the first node is made again and has another address. The other nodes find it once their Pods are made again."""
     assert cluster.first.terminate("shardd")[1] == 0
     cluster.start_first(FIRST_AGAIN)
     for node in cluster.nodes:
@@ -247,45 +256,47 @@ def nodes_find_a_first_node_at_another_address(cluster):
     cluster.start_nodes()
 
 
+def may_run_pods():
+    if os.getuid() != 0 or not shutil.which("runc"):
+        return False
+    return subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False).returncode == 0
+
+
 def main():
     folder = Path(tempfile.mkdtemp(prefix="shardd-kubernetes-"))
-    passed = failed = 0
+    counts = {"passed": 0, "failed": 0}
     cluster = None
 
-    def story(name, action):
-        nonlocal passed, failed
-        begun = time.monotonic()
+    def story(test, argument):
+        name, begun = test.__name__.removeprefix("test_").replace("_", " "), time.monotonic()
         try:
-            result = action()
-            passed += 1
-            print(f"ok     {name} ({time.monotonic() - begun:.1f} s)", flush=True)
-            return result
+            result = test(argument)
         except Exception:
-            failed += 1
+            counts["failed"] += 1
             print(f"FAILED {name}\n{traceback.format_exc()}", flush=True)
             raise
+        counts["passed"] += 1
+        print(f"ok     {name} ({time.monotonic() - begun:.1f} s)", flush=True)
+        return result
 
     try:
-        images = story("two builds of the images have the same bytes", lambda: build(folder))
-        if os.getuid() != 0 or not shutil.which("runc"):
-            print("skipped: no root or no runc, so no Pod runs")
-        else:
+        images = story(test_two_builds_of_an_image_have_the_same_bytes, folder)
+        if may_run_pods():
             cluster = Cluster(folder, images)
-            story("the first node starts as 65532, without capabilities", cluster.start_first)
-            story("bootstrap makes the Secrets, once", cluster.bootstrap)
-            story("nodes join by the name of the Service", cluster.start_nodes)
-            story("a dataset is ingested", cluster.ingest)
-            story("a training goes on while a node drains", lambda: a_training_goes_on_while_a_node_drains(cluster))
-            story("a trainer outlives its sidecar", lambda: a_trainer_outlives_its_sidecar(cluster))
-            story("nodes find a first node at another address", lambda: nodes_find_a_first_node_at_another_address(cluster))
+            story(test_nodes_join_without_privileges, cluster)
+            story(test_ranks_continue_from_a_checkpoint_while_a_node_drains, cluster)
+            story(test_a_trainer_outlives_its_sidecar, cluster)
+            story(test_nodes_find_a_first_node_at_another_address, cluster)
+        else:
+            print("skipped: there is no runc, or no root that may make namespaces, so no Pod runs")
     except Exception:
         print("the stories after it are not run")
     finally:
         if cluster:
             cluster.machine.stop_all()
         shutil.rmtree(folder, ignore_errors=True)
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(failed > 0)
+    print(f"{counts['passed']} passed, {counts['failed']} failed")
+    sys.exit(counts["failed"] > 0)
 
 
 main()
