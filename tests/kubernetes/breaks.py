@@ -29,7 +29,7 @@ def variable(container, name, value):
     entry["value"] = value
 
 
-# What is broken in the manifests of the chart, how, and the words of the fault.
+# The break of manifests of the chart, its code, and the words of the fault.
 MANIFESTS = [
     ("runAsNonRoot is gone", lambda all: pod(all)["securityContext"].pop("runAsNonRoot"), "may run as root"),
     ("the user is 0", lambda all: put(pod(all)["securityContext"], "runAsUser", 0), "may run as root"),

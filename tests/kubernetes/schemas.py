@@ -16,7 +16,7 @@ PREFIXES = {"jobset.x-k8s.io/v1alpha2": "JobsetV1alpha2", "trainer.kubeflow.org/
 
 
 def faults(document):
-    """What is wrong with a manifest."""
+    """The faults of a manifest."""
     if document["apiVersion"] in MODELS:
         by_its_model = list(by_model(document))
         yield from by_its_model
