@@ -61,6 +61,7 @@ MANIFESTS = [
     ("a certificate without the name", lambda all: variable(pod(all, "shardd-first")["containers"][0], "SHARDD_TLS_HOSTS", "shardd"), "not in SHARDD_TLS_HOSTS"),
     ("a long name", lambda all: put(find(all, "StatefulSet", "shardd-node")["metadata"], "name", "n" * 36), "too long"),
     ("no headless Service", lambda all: all.remove(find(all, "Service", "shardd-peers")), "Service that is not there"),
+    ("no namespace", lambda all: find(all, "Service", "shardd")["metadata"].pop("namespace"), "not in the namespace"),
     ("an unknown field", lambda all: put(pod(all), "nodeselector", {}), "nodeselector"),
     ("a number for a text", lambda all: variable(node(all), "SHARDD_LOG_LEVEL", True), "Kubernetes 1.37"),
 ]

@@ -199,7 +199,7 @@ class Pod:
                 "capabilities": {kind: kept for kind in ("bounding", "effective", "permitted")},
             },
             "mounts": mounts,
-            "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "mount")], "cgroupsPath": f"/shardd-test/{name}"},
+            "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "mount")], "cgroupsPath": f"/{self.machine.folder.name}-{name}"},
         }
 
     def hosts(self):

@@ -2,7 +2,7 @@
 
 import re
 
-from render import ROOT
+from render import NAMESPACE, ROOT
 
 POD_OWNERS = ("StatefulSet", "DaemonSet", "JobSet", "ClusterTrainingRuntime")
 # After its grace, a draining node has 10 s to end (docs/OPERATIONS.md).
@@ -224,12 +224,15 @@ def monitor_faults(documents, services):
 
 def faults(documents):
     """Everything wrong with the manifests of a chart or an example."""
+    is_chart = any(document["kind"] == "Service" for document in documents)
     for document in documents:
         name = f"{document['kind']} {document['metadata']['name']}"
+        if is_chart and document["metadata"].get("namespace") != NAMESPACE:
+            yield f"{name} is not in the namespace of the release"
         if document["kind"] == "ServiceAccount" and document.get("automountServiceAccountToken") is not False:
             yield f"{name} mounts its token"
         for template in pods(document):
             claims = {claim["metadata"]["name"] for claim in document["spec"].get("volumeClaimTemplates", [])}
             yield from (f"{name}: {fault}" for fault in pod_faults(template | {"claims": claims}))
-    if any(document["kind"] == "Service" for document in documents):
+    if is_chart:
         yield from together_faults(documents)

@@ -263,6 +263,8 @@ def may_run_pods():
 
 
 def main():
+    # So that containers end with this program.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     folder = Path(tempfile.mkdtemp(prefix="shardd-kubernetes-"))
     counts = {"passed": 0, "failed": 0}
     cluster = None
