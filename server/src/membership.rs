@@ -225,16 +225,21 @@ impl Finder {
         let Ok(Ok(copy::Found::Copy(copy, tag))) = read else { return };
         *self.looked_at.lock().expect("no panic while held") = Some(tag);
         let (known, MetastoreAddress { node, http, quic }) = (self.known(), copy.keeper);
-        if node == known.first {
-            return;
-        }
         if node == self.me {
             warn!("this node was promoted and has not taken over the metadata yet: start it with --promote");
             return;
         }
         let (scheme, address) = http.split_once("://").unwrap_or_default();
         let Ok(http) = address.parse() else { return };
-        info!(metastore_node = %node, before = %known.first, "another node keeps the metadata now");
+        match node == known.first {
+            true if (http, quic) == (known.http, known.quic) => return,
+            true => {
+                info!(metastore_node = %node, %http, "the node that keeps the metadata has another address now")
+            }
+            false => {
+                info!(metastore_node = %node, before = %known.first, "another node keeps the metadata now")
+            }
+        }
         self.transport.learn(&node, quic);
         self.found(Cluster { first: node.clone(), http, tls: scheme == "https", quic, ..known });
         self.metastore_node.set(node);

@@ -174,3 +174,23 @@ fn lists_are_old(cluster: &Cluster) {
         assert!(!listed.is_empty() && listed.iter().all(|one| one["stale"] == true), "{list}: {listed:?}");
     }
 }
+
+#[test]
+fn the_others_find_a_first_node_that_has_another_address_now() {
+    let store = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let mut cluster = Cluster::start_with(2, &[("SHARDD_STORE", store.path().display().to_string())]);
+    let digits = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
+    run(cluster.shardctl().args(["ingest", &digits, "--name", "digits"]));
+    cluster.nodes[0].stop();
+    // Another address for clients, and for nodes.
+    let before = std::mem::take(&mut cluster.nodes[0].http);
+    std::fs::remove_file(cluster.nodes[0].data.join("quic-port")).expect("it keeps its port there");
+    cluster.nodes[0].restart();
+    assert_ne!(cluster.nodes[0].http, before, "it has another port");
+    let tag = |name: &str| {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", &cluster.nodes[1].http, "tag", "digits", name]);
+        command.output().expect("starts").status.success()
+    };
+    wait_until("the other finds it", || tag("moved"));
+}

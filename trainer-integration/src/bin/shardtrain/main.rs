@@ -18,6 +18,7 @@ mod session;
 mod status;
 mod step_losses;
 mod tls;
+mod train_job;
 
 use std::error::Error;
 use std::io::IsTerminal;

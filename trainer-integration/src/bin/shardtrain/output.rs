@@ -23,6 +23,7 @@ use tracing::warn;
 use crate::args::Args;
 use crate::log_to::{Curves, Facts};
 use crate::status::Status;
+use crate::train_job::TrainJob;
 
 /// A file that cannot be written.
 #[derive(Debug, Error)]
@@ -211,6 +212,8 @@ pub(crate) struct Observer<'a> {
     status: Option<(Status, Duration)>,
     /// When the status line was last printed.
     status_at: Instant,
+    /// The job's controller, where there is one.
+    train_job: Option<TrainJob>,
     epochs: u32,
     /// Which group of ranks this is, where they stay when others go.
     generation: Option<u64>,
@@ -259,8 +262,19 @@ impl<'a> Observer<'a> {
             Some(args.log_every_s.unwrap_or(default)).filter(|seconds| *seconds > 0 && args.rank == 0);
         let status = apart.map(|seconds| (Status::default(), Duration::from_secs(seconds)));
         let summarises = args.rank == 0 && !to_stdout;
+        let train_job = if args.rank == 0 { TrainJob::of_environment() } else { None };
         let (status_at, epochs) = (Instant::now(), args.epochs);
-        Ok(Observer { lines, curves, summarises, status, status_at, epochs, generation, reformed: None })
+        Ok(Observer {
+            lines,
+            curves,
+            summarises,
+            status,
+            status_at,
+            train_job,
+            epochs,
+            generation,
+            reformed: None,
+        })
     }
 
     /// The next line tells how the group was formed.
@@ -276,6 +290,9 @@ impl<'a> Observer<'a> {
     /// A reader that goes away does not end the training.
     pub(crate) fn step(&mut self, progress: &Progress) {
         self.curves.step(progress, self.epochs);
+        if let Some(train_job) = &mut self.train_job {
+            train_job.step(progress, self.epochs);
+        }
         if let Some((status, apart)) = &mut self.status {
             status.add(progress);
             if self.status_at.elapsed() >= *apart {
@@ -309,6 +326,9 @@ impl<'a> Observer<'a> {
     }
 
     pub(crate) fn finish(&mut self, report: &Report<'_>) {
+        if let Some(train_job) = self.train_job.take() {
+            train_job.end();
+        }
         if let Some((accuracy, loss)) = report.test_accuracy.zip(report.test_loss) {
             let step = report.steps.saturating_sub(1);
             self.curves.scalars(step, &[("test/accuracy", accuracy), ("test/loss", loss)]);

@@ -71,15 +71,15 @@ fn span(time: Duration) -> String {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use shardd_trainer::collective::Straggler;
     use shardd_trainer::train::StepTime;
 
-    #[test]
-    fn a_line_tells_what_happened_since_the_last_one() {
+    /// Of a step of the second epoch, which has 50.
+    pub(crate) fn progress(step: u64, loss: f64) -> Progress {
         let time = StepTime { wait_s: 0.5, decode_s: 0.5, compute_s: 6.0, update_s: 3.0, reduce_s: 2.0 };
-        let progress = |step: u64, loss: f64| Progress {
+        Progress {
             rank: 0,
             epoch: 1,
             step,
@@ -98,7 +98,11 @@ mod tests {
             left_s: 3_725.0,
             straggler: None,
             time,
-        };
+        }
+    }
+
+    #[test]
+    fn a_line_tells_what_happened_since_the_last_one() {
         let mut status = Status::default();
         status.add(&progress(3, 2.0));
         status.add(&progress(4, 1.0));
