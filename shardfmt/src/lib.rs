@@ -40,6 +40,7 @@ pub mod compare;
 #[cfg(test)]
 mod golden;
 pub mod grain;
+pub mod joined;
 mod keyed;
 pub mod manifest;
 pub mod member;

@@ -9,12 +9,10 @@ use bytes::Bytes;
 use futures::stream::{self, StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
 use shardfmt::ShardId;
+use shardfmt::joined::joined;
 use tracing::instrument;
 
 use super::{Object, Origin, OriginError};
-
-/// Of the wanted bytes, one part in this number may be read beside it to save requests.
-const SPARE: u64 = 50;
 
 /// How many ranges of a shard are asked for at once.
 const AT_ONCE: usize = 32;
@@ -58,62 +56,6 @@ impl Origin {
         match bytes.len() as u64 == end - range.start {
             true => Ok(bytes),
             false => Err(self.corrupt(object, format!("it ends before {end}"))),
-        }
-    }
-}
-
-/// Ascending ranges, the closest of them joined while what lies between them is little beside all that is wanted.
-fn joined(ranges: &[Range<u64>]) -> Vec<Range<u64>> {
-    let ranges: Vec<&Range<u64>> = ranges.iter().filter(|range| !range.is_empty()).collect();
-    let mut gaps: Vec<(u64, usize)> = (1..)
-        .zip(ranges.windows(2))
-        .map(|(at, pair)| (pair[1].start.saturating_sub(pair[0].end), at))
-        .collect();
-    gaps.sort_unstable();
-    let mut spare = ranges.iter().map(|range| range.end - range.start).sum::<u64>() / SPARE;
-    let mut is_joined = vec![false; ranges.len()];
-    for (gap, at) in gaps {
-        let Some(left) = spare.checked_sub(gap) else { break };
-        spare = left;
-        is_joined[at] = true;
-    }
-    let mut reads: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
-    for (range, is_joined) in ranges.into_iter().zip(is_joined) {
-        match reads.last_mut().filter(|_| is_joined) {
-            Some(last) => last.end = range.end,
-            None => reads.push(range.clone()),
-        }
-    }
-    reads
-}
-
-#[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    proptest! {
-        #[test]
-        fn every_range_is_in_a_read_and_little_else_is(
-            steps in prop::collection::vec((0u64..5000, 0u64..3000), 1..100),
-        ) {
-            let mut end = 0;
-            let ranges: Vec<Range<u64>> = steps
-                .into_iter()
-                .map(|(gap, length)| {
-                    let start = end + gap;
-                    end = start + length;
-                    start..end
-                })
-                .collect();
-            let reads = joined(&ranges);
-            let bytes = |ranges: &[Range<u64>]| ranges.iter().map(|range| range.end - range.start).sum::<u64>();
-            prop_assert!(bytes(&reads) <= bytes(&ranges) + bytes(&ranges) / SPARE);
-            prop_assert!(reads.is_sorted_by(|one, other| one.end <= other.start));
-            for range in ranges.iter().filter(|range| !range.is_empty()) {
-                prop_assert!(reads.iter().any(|read| read.start <= range.start && range.end <= read.end));
-            }
         }
     }
 }
