@@ -3,8 +3,9 @@
 //! [`overview`] names the stage that holds training up, and the faults of a cluster.
 //! [`protocol`] has the requests and answers of the HTTP API, [`problem`] the table of its errors, [`local_transport`]
 //! the frames between a node and the loaders of its machine. [`placement`] decides which node hosts which partition,
-//! and [`lookup`] finds samples in a plan. Nothing here reads a file, a clock other than [`duration::now`], or a socket.
+//! [`capacity`] what of it a cache has room for, and [`lookup`] finds samples in a plan. Nothing here reads a file, a clock other than [`duration::now`], or a socket.
 
+pub mod capacity;
 pub mod copies;
 pub mod drain;
 pub mod duration;

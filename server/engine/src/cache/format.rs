@@ -24,7 +24,7 @@ const SEGMENT_PREFIX: usize = 32;
 const MAX_CLASS_BYTES: usize = 4096;
 
 /// Bytes before each grain.
-pub(super) const RECORD_HEADER: u64 = 64;
+pub(super) const RECORD_HEADER: u64 = shardd_api::capacity::RECORD_HEADER;
 /// No grain takes more bytes of the cache, beside its own, than this: the header of a new segment, its own, and filling.
 pub(super) const MOST_OVERHEAD: u64 = (SEGMENT_PREFIX + MAX_CLASS_BYTES) as u64 + 63 + RECORD_HEADER + 7;
 
@@ -76,15 +76,6 @@ pub(super) fn record_header(class: &Class, key: &GrainKey, len: u32) -> [u8; REC
 /// How much of a segment a record with a grain of `len` bytes takes.
 pub(super) fn record_bytes(len: u64) -> u64 {
     (RECORD_HEADER + len).next_multiple_of(8)
-}
-
-/// How much of a cache the grains of a shard take, `grain_rows` rows each: their rows, where each ends, their paths, and the
-/// headers of their records.
-pub(crate) fn resting_bytes(rows: u32, row_bytes: u64, grain_rows: u32) -> u64 {
-    let grains = u64::from(rows.div_ceil(grain_rows.max(1)));
-    let path = u64::from(grains.next_power_of_two().trailing_zeros()) * 32;
-    let each = RECORD_HEADER + 8 + path + 7;
-    row_bytes.saturating_add(u64::from(rows) * 4).saturating_add(grains * each)
 }
 
 /// A record as found in a file.

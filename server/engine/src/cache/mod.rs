@@ -36,7 +36,6 @@ use tracing::warn;
 pub use error::CacheError;
 use files::OpenFiles;
 pub use files::SegmentReader;
-pub(crate) use format::resting_bytes;
 use index::Place;
 use open::Marker;
 pub use open::scan;

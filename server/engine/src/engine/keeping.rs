@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use bytes::Bytes;
+use shardd_api::capacity::{self, Kept};
 use shardd_api::node::{NodeId, NodeRecord};
 use shardd_api::protocol::Placement;
 use shardd_plan::GrainNo;
@@ -13,10 +14,9 @@ use shardfmt::GrainKey;
 use tokio::time::{Duration, Instant, timeout_at};
 use tracing::warn;
 
-use super::kept::Kept;
 use super::obtain::Absorbed;
 use super::run::RunState;
-use super::{Engine, blocking, capacity};
+use super::{Engine, blocking};
 use crate::cache::Class;
 
 /// How long arriving grains wait for room. Their sender may be waiting for the same.

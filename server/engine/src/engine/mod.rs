@@ -6,7 +6,6 @@
 //! it is wanted is a *miss*: slow, never wrong.
 
 mod away;
-mod capacity;
 mod copies;
 mod counters;
 mod cursor;
@@ -22,7 +21,6 @@ mod gate;
 mod health;
 mod hot;
 mod keeping;
-mod kept;
 mod keys;
 mod late;
 mod locate;
@@ -57,6 +55,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use shardd_api::capacity;
 use shardd_api::duration::now;
 use shardd_api::explain::MissesExplained;
 use shardd_api::hot::{Hot, HotOrder};

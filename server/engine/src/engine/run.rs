@@ -16,6 +16,7 @@ pub(crate) mod unacknowledged;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, Weak};
 
+use shardd_api::capacity::{Needs, ShardRows, resting_bytes_of};
 use shardd_api::node::NodeId;
 use shardd_api::protocol::{Placement, RanksRecord, RunRecord};
 use shardd_api::status::Reader;
@@ -25,11 +26,10 @@ use shardfmt::{Grain, GrainKey, Manifest, ShardEntry, ShardId};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::capacity::Needs;
 use super::epochs::Epochs;
 use super::misses::Misses;
 use super::timeline::Stretches;
-use crate::cache::{Class, resting_bytes};
+use crate::cache::Class;
 use crate::peers::{FetchMode, FetchRequest};
 use checked::Checked;
 use filling::Filling;
@@ -122,7 +122,7 @@ impl RunState {
             record,
             epochs: Epochs::new(Arc::clone(&plan)),
             held: Held::of(plan.document().partitions),
-            needs: Needs::of(&plan, &manifest),
+            needs: Needs::of(&plan, manifest.shards.iter().map(rows_of)),
             plan,
             manifest,
             shard_numbers,
@@ -263,9 +263,7 @@ impl RunState {
     /// How many bytes of a cache a grain takes, by the mean row of its shard.
     pub(crate) fn resting_bytes(&self, grain: GrainNo) -> u64 {
         let place = self.plan.locate_grain(grain);
-        let entry = self.entry(place.shard);
-        let resting = resting_bytes(entry.rows, entry.row_bytes, self.plan.document().grain_rows);
-        (u128::from(resting) * u128::from(place.rows)).div_ceil(u128::from(entry.rows.max(1))) as u64
+        resting_bytes_of(place.rows, rows_of(self.entry(place.shard)), self.plan.document().grain_rows)
     }
 
     /// These rows of a grain, in order and each once; `None` if there are none, or some are not in the grain.
@@ -309,4 +307,9 @@ impl RunState {
             .filter(|grain| placement.host(view.partition_of(*grain)) == node)
             .collect()
     }
+}
+
+/// The shard as a cache sees it.
+pub(super) fn rows_of(shard: &ShardEntry) -> ShardRows {
+    ShardRows { rows: shard.rows, row_bytes: shard.row_bytes }
 }

@@ -187,7 +187,8 @@ impl World {
         origin.put_plan(&document).await.expect("stored");
         let plan = Plan::new(document, &shape.shard_rows).expect("a plan");
         let partitions = u64::from(plan.document().partitions) / nodes as u64;
-        let needed = capacity::Needs::of(&plan, &manifest).partition_bytes * partitions;
+        let needed =
+            capacity::Needs::of(&plan, manifest.shards.iter().map(run::rows_of)).partition_bytes * partitions;
         let cache_bytes = cache.map_or(1 << 30, |part| (needed as f64 * part) as u64);
         let mut world = Self {
             network: Arc::default(),

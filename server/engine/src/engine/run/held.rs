@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::super::capacity::Needs;
+use shardd_api::capacity::Needs;
 
 /// What a run has on the disk of this node, by partition.
 #[derive(Debug)]

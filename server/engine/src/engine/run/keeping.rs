@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use shardd_plan::GrainNo;
 use tokio::sync::Notify;
 
-use super::super::kept::Kept;
+use shardd_api::capacity::Kept;
 
 /// The choices of the epoch before, the present and the next one, and one more for ranks that are ahead.
 const CHOICES: usize = 4;

@@ -15,7 +15,7 @@ const STEP: u64 = 512;
 /// Bytes that the caches cannot hold when an epoch begins: no node can read less of them from the store,
 /// whatever is evicted when.
 fn optimum(cluster: &World) -> u64 {
-    let needs = capacity::Needs::of(&cluster.plan, &cluster.manifest);
+    let needs = capacity::Needs::of(&cluster.plan, cluster.manifest.shards.iter().map(run::rows_of));
     let resting = needs.read_bytes * u64::from(cluster.plan.document().partitions);
     let caches = cluster.cache_bytes * cluster.engines.len() as u64;
     let rows = cluster.manifest.row_bytes();

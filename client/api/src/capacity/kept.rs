@@ -19,11 +19,11 @@ const STRIPE: u32 = 16;
 
 /// Which grains are kept by the nodes that host them, and whether one of these nodes keeps all.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Kept {
+pub struct Kept {
     /// Of the node that asks: there is no room for some of its partitions.
     is_short: bool,
     /// The rest of its cache, for grains on their way, in bytes.
-    pub(crate) spare_bytes: u64,
+    pub spare_bytes: u64,
     /// `None`: all are.
     grains: Option<Grains>,
 }
@@ -44,7 +44,8 @@ struct Border {
 impl Kept {
     /// Of the grains that each host hosts, those that its room is for, `None` being room for all: by the bytes that each grain
     /// rests in. `own` is the host that asks.
-    pub(crate) fn of(
+    #[must_use]
+    pub fn of(
         plan: &Plan,
         host: impl Fn(GrainNo) -> usize,
         rooms: &[Option<u64>],
@@ -83,17 +84,20 @@ impl Kept {
     }
 
     /// The same, of a node whose cache has a number of bytes beside its kept grains.
-    pub(crate) fn with_spare(self, spare_bytes: u64) -> Self {
+    #[must_use]
+    pub fn with_spare(self, spare_bytes: u64) -> Self {
         Self { spare_bytes, ..self }
     }
 
     /// Whether a grain is kept by its host.
-    pub(crate) fn has(&self, grain: GrainNo) -> bool {
+    #[must_use]
+    pub fn has(&self, grain: GrainNo) -> bool {
         self.grains.as_ref().is_none_or(|grains| grains.has(grain))
     }
 
     /// Whether the node that asks has no room for some of its partitions.
-    pub(crate) fn is_short(&self) -> bool {
+    #[must_use]
+    pub fn is_short(&self) -> bool {
         self.is_short
     }
 }

@@ -1,13 +1,19 @@
-//! How much of a cache a run takes: worked out from plan and manifest before anything is filled. Pure.
+//! How much of a cache a run takes, and which grains a cache without room for all of them keeps: worked out from plan and
+//! shards before anything is filled. Pure. Nodes go by it, and so do predictions of their reads.
+
+mod kept;
 
 use std::collections::BTreeMap;
 
-use shardd_api::node::{NodeId, NodeRecord};
-use shardd_api::protocol::{Placement, Room};
 use shardd_plan::{Plan, Selection};
-use shardfmt::Manifest;
 
-use crate::cache::resting_bytes;
+use crate::node::{NodeId, NodeRecord};
+use crate::protocol::{Placement, Room};
+
+pub use kept::Kept;
+
+/// Bytes before each grain in a cache.
+pub const RECORD_HEADER: u64 = 64;
 
 /// The header of a segment, more or less, and how many segments there are of a class that is large.
 const HEADER: u64 = 128;
@@ -17,14 +23,41 @@ const SEGMENTS: u64 = 32;
 const MOST_CHUNKS: u64 = 16;
 const MOST_EPOCHS: u64 = 200;
 
+/// The rows of a shard, and their canonical bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ShardRows {
+    /// The rows.
+    pub rows: u32,
+    /// Their bytes.
+    pub row_bytes: u64,
+}
+
+/// How much of a cache the grains of a shard take, `grain_rows` rows each: their rows, where each ends, their paths, and the
+/// headers of their records.
+#[must_use]
+pub fn resting_bytes(shard: ShardRows, grain_rows: u32) -> u64 {
+    let ShardRows { rows, row_bytes } = shard;
+    let grains = u64::from(rows.div_ceil(grain_rows.max(1)));
+    let path = u64::from(grains.next_power_of_two().trailing_zeros()) * 32;
+    let each = RECORD_HEADER + 8 + path + 7;
+    row_bytes.saturating_add(u64::from(rows) * 4).saturating_add(grains * each)
+}
+
+/// How much of a cache one grain of a shard takes that has `grain` of its rows.
+#[must_use]
+pub fn resting_bytes_of(grain: u32, shard: ShardRows, grain_rows: u32) -> u64 {
+    let resting = u128::from(resting_bytes(shard, grain_rows));
+    (resting * u128::from(grain)).div_ceil(u128::from(shard.rows.max(1))) as u64
+}
+
 /// The space of a run's grains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub struct Needs {
     /// Of one partition, the most there is at any instant: its grains, those that have arrived before their
     /// epoch, and two chunks that have been sent and not acknowledged.
-    pub(crate) partition_bytes: u64,
+    pub partition_bytes: u64,
     /// Of one partition, the bytes read in an epoch.
-    pub(crate) read_bytes: u64,
+    pub read_bytes: u64,
     /// The same, as rows in the store.
     row_bytes: u64,
     /// Of the kept grains, the part that leaves its partition with two chunks, in units of 2^-32: while they
@@ -33,18 +66,20 @@ pub(crate) struct Needs {
     /// Into how many classes it falls that leave one after the other.
     classes: u64,
     /// The number of epochs after which all grains of a partition have moved to others; `None` if the plan does not say.
-    pub(crate) epochs_to_leave: Option<u32>,
+    pub epochs_to_leave: Option<u32>,
 }
 
 impl Needs {
-    pub(crate) fn of(plan: &Plan, manifest: &Manifest) -> Self {
+    /// Of a plan over shards.
+    #[must_use]
+    pub fn of(plan: &Plan, shards: impl IntoIterator<Item = ShardRows>) -> Self {
         let document = plan.document();
         let grain_rows = document.grain_rows;
-        let resting: u64 = manifest
-            .shards
-            .iter()
-            .map(|shard| resting_bytes(shard.rows, shard.row_bytes, grain_rows))
-            .fold(0, u64::saturating_add);
+        let (mut resting, mut row_bytes) = (0_u64, 0_u64);
+        for shard in shards {
+            resting = resting.saturating_add(resting_bytes(shard, grain_rows));
+            row_bytes = row_bytes.saturating_add(shard.row_bytes);
+        }
         let partitions = u64::from(document.partitions);
         let read_bytes = resting.div_ceil(partitions);
         // The share that moves, and two chunks of it more, in units of 2^-32.
@@ -59,7 +94,7 @@ impl Needs {
             Selection::Independent => coming,
         };
         let on_its_way = u64::try_from(on_its_way).unwrap_or(u64::MAX);
-        let row_bytes = manifest.row_bytes().div_ceil(partitions);
+        let row_bytes = row_bytes.div_ceil(partitions);
         let epochs =
             (1_u64 << 32).checked_div(document.schedule.largest().units()).map_or(0, |epochs| epochs + 1);
         let classes = u64::from(document.chunks).min(MOST_CHUNKS) * epochs.min(MOST_EPOCHS);
@@ -73,20 +108,22 @@ impl Needs {
     }
 
     /// Of the run's segments, the bytes that are not of its grains.
-    pub(crate) fn segment_bytes(&self) -> u64 {
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
         (SEGMENTS + 2 * self.classes) * HEADER
     }
 
     /// Of partitions that need and have this number of bytes, of which none moves.
-    #[cfg(test)]
-    pub(crate) fn of_bytes(partition_bytes: u64, read_bytes: u64) -> Self {
+    #[must_use]
+    pub fn of_bytes(partition_bytes: u64, read_bytes: u64) -> Self {
         let row_bytes = read_bytes;
         Needs { partition_bytes, read_bytes, row_bytes, on_its_way: 0, classes: 0, epochs_to_leave: None }
     }
 
     /// How much of `hosted` partitions a node keeps in a cache with `free` bytes for them, if that has no room for all of it and
     /// for grains on their way. `hosts` nodes host the others.
-    pub(crate) fn kept_bytes(&self, hosted: u64, free: u64, hosts: u64) -> Option<u64> {
+    #[must_use]
+    pub fn kept_bytes(&self, hosted: u64, free: u64, hosts: u64) -> Option<u64> {
         if hosted.saturating_mul(self.partition_bytes) <= free {
             return None;
         }
@@ -100,12 +137,14 @@ impl Needs {
     }
 
     /// How many partitions have room in a cache of `bytes`.
-    pub(crate) fn room_in(&self, bytes: u64) -> usize {
+    #[must_use]
+    pub fn room_in(&self, bytes: u64) -> usize {
         usize::try_from(bytes / self.partition_bytes).unwrap_or(usize::MAX)
     }
 
     /// Whether the hosts of a placement have room for it, each with the bytes that `free` gives it.
-    pub(crate) fn room(&self, placement: &Placement, free: &BTreeMap<NodeId, u64>) -> Room {
+    #[must_use]
+    pub fn room(&self, placement: &Placement, free: &BTreeMap<NodeId, u64>) -> Room {
         let mut room =
             Room { needed_bytes: 0, cache_bytes: 0, from_store_bytes_per_epoch: 0, by_rows: false };
         for host in &placement.hosts {
@@ -128,14 +167,16 @@ impl Needs {
 }
 
 /// The share of a run that needs a number of bytes of a cache in which others need some, too.
-pub(crate) fn share(cache_bytes: u64, needed: u64, others: u64) -> u64 {
+#[must_use]
+pub fn share(cache_bytes: u64, needed: u64, others: u64) -> u64 {
     let (all, own) = (u128::from(needed) + u128::from(others), u128::from(cache_bytes) * u128::from(needed));
     let fair = own.checked_div(all).map_or(cache_bytes, |fair| u64::try_from(fair).unwrap_or(u64::MAX));
     cache_bytes.saturating_sub(others).max(fair)
 }
 
 /// The room of each node's cache for a run, beside the room reserved for others.
-pub(crate) fn free<'a>(
+#[must_use]
+pub fn free<'a>(
     nodes: impl Iterator<Item = &'a NodeRecord>,
     reserved: &BTreeMap<NodeId, u64>,
 ) -> BTreeMap<NodeId, u64> {
