@@ -36,6 +36,9 @@ pub struct NodeStatus {
     /// The traffic to the store, if the store is a service elsewhere.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin_wire: Option<WireCounts>,
+    /// The same by run and epoch, of the last runs and epochs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub store_epochs: Vec<StoreEpoch>,
     /// Its recent measurements of its disk and its peers.
     #[serde(default)]
     pub measured: Measured,
@@ -212,6 +215,62 @@ pub struct WireCounts {
     pub sent: u64,
     /// Bytes of bodies received.
     pub received: u64,
+    /// Of the requests, those that services bill as class A: PUT, COPY, POST and LIST.
+    #[serde(default)]
+    pub class_a: u64,
+    /// Of the requests, those that services bill as class B: GET and HEAD.
+    #[serde(default)]
+    pub class_b: u64,
+    /// Of the requests, DELETE, which services do not bill.
+    #[serde(default)]
+    pub deletes: u64,
+    /// Of the failed requests, those that the store refused because there were too many: 429 and 503.
+    #[serde(default)]
+    pub throttled: u64,
+}
+
+impl WireCounts {
+    /// The counts since `before`, of the same store.
+    #[must_use]
+    pub fn since(&self, before: &WireCounts) -> WireCounts {
+        WireCounts {
+            requests: self.requests.saturating_sub(before.requests),
+            failed: self.failed.saturating_sub(before.failed),
+            hedged: self.hedged.saturating_sub(before.hedged),
+            sent: self.sent.saturating_sub(before.sent),
+            received: self.received.saturating_sub(before.received),
+            class_a: self.class_a.saturating_sub(before.class_a),
+            class_b: self.class_b.saturating_sub(before.class_b),
+            deletes: self.deletes.saturating_sub(before.deletes),
+            throttled: self.throttled.saturating_sub(before.throttled),
+        }
+    }
+
+    /// Adds the counts of another node.
+    pub fn add(&mut self, node: &WireCounts) {
+        self.requests += node.requests;
+        self.failed += node.failed;
+        self.hedged += node.hedged;
+        self.sent += node.sent;
+        self.received += node.received;
+        self.class_a += node.class_a;
+        self.class_b += node.class_b;
+        self.deletes += node.deletes;
+        self.throttled += node.throttled;
+    }
+}
+
+/// A node's traffic to the store while its ranks of a run were in an epoch. Traffic for other runs at the same time is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StoreEpoch {
+    /// The run.
+    pub run: String,
+    /// The epoch. The first of a launch begins when the node opens the run.
+    pub epoch: u32,
+    /// The traffic.
+    #[serde(flatten)]
+    pub counts: WireCounts,
 }
 
 /// How the metadata is that a node keeps, and its copy.

@@ -12,6 +12,7 @@ pub mod http;
 pub mod metastore;
 pub mod origin;
 pub mod process;
+mod random;
 pub mod record;
 pub mod reserve;
 mod row_digests;

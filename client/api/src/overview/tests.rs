@@ -42,6 +42,7 @@ fn status(name: &str) -> NodeStatus {
         origin_requests: 10,
         origin_reread: 0,
         origin_wire: None,
+        store_epochs: Vec::new(),
         measured: Measured::default(),
         health_issues: Vec::new(),
         exchange_now: crate::exchange::ExchangeNow::default(),

@@ -2,8 +2,9 @@
 //! Blob Storage, plain web servers. Settings and credentials come from the environment, under the names that
 //! each service's own tools use; [`StoreOptions`] win over them.
 //!
-//! Requests are made again when they fail for a while (`retries`), a second time when an answer is late (`hedge.rs`), and no
-//! faster than allowed (`pace.rs`); all of them are counted (`wire.rs`). Knows nothing of what lies in a store.
+//! Requests are made again when they fail for a while (`retries`), a second time when an answer is late (`hedge.rs`), no faster
+//! than allowed (`pace.rs`), and no more often than the store takes them (`throttle.rs`); all of them are counted (`wire.rs`). Knows
+//! nothing of what lies in a store.
 
 mod args;
 mod cloud;
@@ -14,6 +15,7 @@ mod profile;
 mod refusal;
 #[cfg(test)]
 mod tests;
+mod throttle;
 mod wire;
 
 use std::path::PathBuf;

@@ -1,5 +1,6 @@
-//! Every HTTP request to a store passes here: it is counted, made a second time when its answer is late, and
-//! held to the bandwidth allowed. The caller sees one request, and retries failed ones.
+//! Every HTTP request to a store passes here: it is counted by the class that services bill, made again when the store refuses it
+//! because there are too many, made a second time when its answer is late, and held to the bandwidth allowed. The caller sees one
+//! request, and retries those that failed in other ways.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -17,11 +18,13 @@ use object_store::client::{
 use object_store::{Certificate, ClientOptions};
 use shardd_api::status::WireCounts;
 use shardfmt::ByteSize;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
-use super::Late;
 use super::hedge::Hedge;
 use super::pace::Pace;
+use super::throttle::{self, Throttle};
+use super::{ASKED_AGAIN_FOR, Late};
+use crate::random::share;
 
 /// The way to one store, shared by all its requests.
 #[derive(Debug)]
@@ -31,7 +34,12 @@ pub(crate) struct Wire {
     late: Late,
     gives_up_soon: bool,
     hedge: Mutex<Hedge>,
+    throttle: Throttle,
     requests: AtomicU64,
+    class_a: AtomicU64,
+    class_b: AtomicU64,
+    deletes: AtomicU64,
+    throttled: AtomicU64,
     failed: AtomicU64,
     hedged: AtomicU64,
     sent: AtomicU64,
@@ -57,7 +65,12 @@ impl Wire {
             late,
             gives_up_soon,
             hedge: Mutex::default(),
+            throttle: Throttle::new(),
             requests: AtomicU64::new(0),
+            class_a: AtomicU64::new(0),
+            class_b: AtomicU64::new(0),
+            deletes: AtomicU64::new(0),
+            throttled: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             hedged: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -75,6 +88,10 @@ impl Wire {
             hedged: of(&self.hedged),
             sent: of(&self.sent),
             received: of(&self.received),
+            class_a: of(&self.class_a),
+            class_b: of(&self.class_b),
+            deletes: of(&self.deletes),
+            throttled: of(&self.throttled),
         }
     }
 
@@ -92,10 +109,44 @@ impl Wire {
         if is_final { HttpError::new(HttpErrorKind::Unknown, error) } else { error }
     }
 
+    fn count(&self, class: Class) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+        let of_class = match class {
+            Class::A => &self.class_a,
+            Class::B => &self.class_b,
+            Class::Free => &self.deletes,
+        };
+        of_class.fetch_add(1, Ordering::Relaxed);
+    }
+
     async fn pass(&self, counter: &AtomicU64, bytes: usize) {
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
         if let Some(pace) = &self.pace {
             pace.pass(bytes).await;
+        }
+    }
+}
+
+/// How services bill a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Class {
+    /// PUT, COPY, POST and LIST. A deletion of many objects at once is a POST, and counts here: some services bill it.
+    A,
+    /// GET and HEAD.
+    B,
+    /// DELETE.
+    Free,
+}
+
+impl Class {
+    /// By the method and the query of a request: listings are GETs of a bucket or container.
+    fn of(method: &str, query: &str) -> Class {
+        let lists = || query.split('&').any(|pair| ["list-type=2", "comp=list"].contains(&pair));
+        match method {
+            "GET" if lists() => Class::A,
+            "GET" | "HEAD" => Class::B,
+            "DELETE" => Class::Free,
+            _ => Class::A,
         }
     }
 }
@@ -148,7 +199,8 @@ impl Metered {
         if let Ok(answer) = timeout(patience, &mut first).await {
             return answer;
         }
-        if !self.wire.hedge(Hedge::take) {
+        // A store that refuses requests gets no additional ones.
+        if self.wire.throttle.is_limited() || !self.wire.hedge(Hedge::take) {
             return first.await;
         }
         self.wire.hedged.fetch_add(1, Ordering::Relaxed);
@@ -159,9 +211,30 @@ impl Metered {
         }
     }
 
+    /// Asks, no faster than the store allows, and again for as long as it refuses because there are too many requests.
     async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let begun = Instant::now();
+        let mut attempt = 0;
+        loop {
+            self.wire.throttle.pass().await;
+            let asked = Instant::now();
+            let answer = self.ask_once(request.clone()).await;
+            let Some(pause) = answer.as_ref().ok().and_then(refused) else { return answer };
+            self.wire.throttled.fetch_add(1, Ordering::Relaxed);
+            self.wire.throttle.refused(asked, pause);
+            // The caller gives up after this time, and asks again before.
+            let left = ASKED_AGAIN_FOR.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return answer;
+            }
+            sleep(throttle::wait(attempt, share()).max(pause.unwrap_or_default()).min(left)).await;
+            attempt += 1;
+        }
+    }
+
+    async fn ask_once(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
         self.wire.pass(&self.wire.sent, request.body().content_length()).await;
-        self.wire.requests.fetch_add(1, Ordering::Relaxed);
+        self.wire.count(Class::of(request.method().as_str(), request.uri().query().unwrap_or_default()));
         let asked = Instant::now();
         self.wire.first_asked.get_or_init(|| asked);
         let is_get = request.method().as_str() == "GET";
@@ -214,9 +287,44 @@ async fn complete(answer: HttpResponse) -> Result<HttpResponse, HttpError> {
     Ok(HttpResponse::from_parts(parts, HttpResponseBody::from(body.to_bytes())))
 }
 
+/// Whether the store refuses because there are too many requests (429, and 503, which is `SlowDown` on S3); and the pause that it
+/// asks for, in seconds. A date in its place is no number, and is passed over.
+fn refused(answer: &HttpResponse) -> Option<Option<Duration>> {
+    if ![429, 503].contains(&answer.status().as_u16()) {
+        return None;
+    }
+    let pause =
+        answer.headers().get("retry-after").and_then(|pause| pause.to_str().ok()?.trim().parse().ok());
+    Some(pause.map(|seconds| Duration::from_secs(seconds).min(throttle::MOST_ASKED_FOR)))
+}
+
 /// Whether it is no answer to the request, but may be one when it is asked again.
 fn is_bad(answer: &Result<HttpResponse, HttpError>) -> bool {
     answer
         .as_ref()
         .map_or(true, |answer| answer.status().is_server_error() || answer.status().as_u16() == 429)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_of_the_class_that_services_bill() {
+        let classes = [
+            ("GET", "", Class::B),
+            ("GET", "versionId=1", Class::B),
+            ("HEAD", "", Class::B),
+            ("GET", "list-type=2&prefix=x%2F", Class::A),
+            ("GET", "prefix=x&comp=list&restype=container", Class::A),
+            ("PUT", "", Class::A),
+            ("PUT", "partNumber=1&uploadId=u", Class::A),
+            ("POST", "uploads=", Class::A),
+            ("POST", "delete", Class::A),
+            ("DELETE", "", Class::Free),
+        ];
+        for (method, query, class) in classes {
+            assert_eq!(Class::of(method, query), class, "{method} {query}");
+        }
+    }
 }

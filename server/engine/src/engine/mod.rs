@@ -64,7 +64,7 @@ use shardd_api::problem::Kind;
 use shardd_api::protocol::{
     Attach, AuditReport, CreateRun, Placement, RanksRecord, RunId, RunRecord, RunView,
 };
-use shardd_api::status::{NodeStatus, Reader};
+use shardd_api::status::{NodeStatus, Reader, StoreEpoch};
 use shardd_api::timeline::Timeline;
 use shardd_api::traffic::SentTo;
 use shardd_plan::{GrainNo, Plan};
@@ -86,6 +86,7 @@ use parts::{ExchangeParts, Lifecycle, Neighbours, Outage, RunTable, Upkeep, Watc
 pub use passes::{PassError, Passes};
 pub use plan_reader::PlanReader;
 pub(crate) use run::RunState;
+use run::store_epochs::StoreEpochs;
 use value::{parse, understood};
 
 /// How long a rank waits at attach for the other ranks of its launch.
@@ -452,6 +453,7 @@ impl Engine {
             origin_requests: self.origin.requests(),
             origin_reread: self.origin.reread(),
             origin_wire: self.origin.wire(),
+            store_epochs: self.store_epochs(),
             measured: self.neighbours.health.measured(),
             health_issues: self.neighbours.health.says(),
             exchange_now: self.exchange_now(),
@@ -484,6 +486,12 @@ impl Engine {
             self.active_run_states().iter().flat_map(|run| run.readers()).collect();
         readers.sort_by(|one, other| (&one.run, one.rank).cmp(&(&other.run, other.rank)));
         readers
+    }
+
+    /// The traffic to the store by run and epoch, of the runs that were opened here.
+    fn store_epochs(&self) -> Vec<StoreEpoch> {
+        let runs = self.runs.states.lock().expect("no panic while held");
+        runs.values().flat_map(|run| run.store_epochs.of(run.name())).collect()
     }
 
     /// The reason against new work on this node, if there is one: others do not see it yet, or it is bringing
@@ -535,8 +543,11 @@ impl Engine {
             return Ok(run);
         }
         let record = self.record(id).await?;
+        let opened = self.origin.wire().unwrap_or_default();
         let (plan, manifest) = self.plan(record.plan).await?;
-        let state = Arc::new(RunState::new(record, plan, manifest));
+        let mut state = RunState::new(record, plan, manifest);
+        state.store_epochs = StoreEpochs::opened(opened);
+        let state = Arc::new(state);
         if let Some(placement) = self.watched.placements.borrow().get(id) {
             state.set_placement(placement.clone());
         }

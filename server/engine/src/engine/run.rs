@@ -11,6 +11,7 @@ pub(crate) mod outbox;
 mod rank_pace;
 pub(crate) mod ranks;
 pub(crate) mod reading;
+pub(crate) mod store_epochs;
 pub(crate) mod unacknowledged;
 
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -40,6 +41,7 @@ use known_shards::KnownShards;
 use outbox::Outbox;
 use ranks::Ranks;
 use reading::Reading;
+use store_epochs::StoreEpochs;
 use unacknowledged::Unacknowledged;
 
 pub(crate) struct RunState {
@@ -69,6 +71,8 @@ pub(crate) struct RunState {
     pub(crate) misses: Misses,
     /// The work done for it, with its times.
     pub(crate) stretches: Stretches,
+    /// The traffic to the store by epoch.
+    pub(crate) store_epochs: StoreEpochs,
     /// The queue of grains to send, while the run is being driven.
     outbox: Mutex<Weak<Outbox>>,
     /// Cancelled when it was removed: nothing more is brought here for it.
@@ -136,6 +140,7 @@ impl RunState {
             filling: Filling::default(),
             misses: Misses::default(),
             stretches: Stretches::default(),
+            store_epochs: StoreEpochs::default(),
             outbox: Mutex::default(),
             removed: CancellationToken::new(),
             keeping: KeptGrains::default(),

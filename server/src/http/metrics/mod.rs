@@ -277,6 +277,20 @@ impl Snapshot {
             "Requests sent to a remote store, repeated ones too",
             wire.requests,
         );
+        let classes = [("a", wire.class_a), ("b", wire.class_b), ("free", wire.deletes)];
+        let help = "Requests sent to a remote store by billing class: a PUT, COPY, POST, LIST; b GET, HEAD; free DELETE";
+        self.counters("shardd_store_billed_requests", help, "class", classes);
+        self.counter(
+            "shardd_store_throttled_requests",
+            "Requests that a remote store refused because there were too many: 429 and 503",
+            wire.throttled,
+        );
+        self.counter("shardd_store_sent_bytes", "Bytes of bodies sent to a remote store", wire.sent);
+        self.counter(
+            "shardd_store_received_bytes",
+            "Bytes of bodies received from a remote store",
+            wire.received,
+        );
         self.counter(
             "shardd_store_failed_requests",
             "Requests that a remote store did not answer, or answered with 429 or 5xx",
@@ -474,6 +488,7 @@ mod tests {
             origin_requests: 0,
             origin_reread: 0,
             origin_wire: None,
+            store_epochs: Vec::new(),
             measured: Measured { disk, peers: vec![peer] },
             health_issues: vec![issue],
             exchange_now: ExchangeNow { waiting: vec![ranks::tests::waiting()], ..ExchangeNow::default() },

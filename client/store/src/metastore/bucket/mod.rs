@@ -26,7 +26,6 @@ mod races;
 mod tests;
 
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -40,6 +39,7 @@ use super::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, OF_CLUSTER, SystemClock, check_key, check_value,
 };
 use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
+use crate::random::{share, unlikely_twice};
 use document::Document;
 
 const POINTERS: &str = "pointers";
@@ -480,15 +480,6 @@ impl Metastore for BucketMetastore {
 /// How long to wait before another attempt: a random time, of which the longest doubles.
 fn pause(attempt: u32) -> Duration {
     Duration::from_millis(50 << attempt.min(6)).mul_f64(share())
-}
-
-/// A random number from 0 to 1.
-fn share() -> f64 {
-    unlikely_twice() as f64 / u64::MAX as f64
-}
-
-fn unlikely_twice() -> u64 {
-    RandomState::new().hash_one(0)
 }
 
 /// The error and its causes in one line.

@@ -4,8 +4,9 @@
 use bytes::Bytes;
 use futures::future::join_all;
 
-use super::{BucketMetastore, MetaError, said, unlikely_twice};
+use super::{BucketMetastore, MetaError, said};
 use crate::origin::{Swap, Swappable, Tag};
+use crate::random::unlikely_twice;
 
 /// How many swaps race for one object.
 const RACERS: u8 = 8;
