@@ -1,4 +1,4 @@
-//! What a plan costs on a cluster, found out by playing it: the plan itself says what moves, the placement itself says
+//! What a plan costs on a cluster and what it asks of its store, found out by playing it: the plan itself says what moves, the placement itself says
 //! between which nodes, and here it is only counted. Knows no network, no disk and no time but what bytes over a link take.
 //!
 //! All numbers of an epoch that was played are counts, not formulas; beside them stand the formulas of `docs/PLAN.md`. An
@@ -25,6 +25,7 @@ mod matrix;
 mod mixing;
 mod report;
 mod scenario;
+mod store_reads;
 mod traffic;
 
 #[cfg(test)]
@@ -42,6 +43,7 @@ pub use mixing::{Mixing, fraction, unexchanged};
 use report::Recorder;
 pub use report::{EpochReport, NodeReport, Peers, Report, Summary};
 pub use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError};
+pub use store_reads::{Asked, RowRead, StoreReads, StoreScenario, StoredShard, store_reads};
 use traffic::Traffic;
 
 /// The bounds of a simulation.
