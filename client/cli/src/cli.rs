@@ -4,9 +4,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd_store::connect::Connect;
 
 use crate::{
-    append, audit, certs, completions, context, demo, derive, diff, doctor, drain, events, evict, exchange,
-    explain, export, forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune, read,
-    rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag, token, top, verify, warm,
+    append, audit, certs, completions, context, cost, demo, derive, diff, doctor, drain, events, evict,
+    exchange, explain, export, forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune,
+    read, rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag, token, top, verify,
+    warm,
 };
 
 /// The end of the help and of the manual page.
@@ -33,7 +34,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "restore", "rm", "prune", "forget",
         ],
     ),
-    ("Plans", &["partition", "plan", "simulate"]),
+    ("Plans", &["partition", "plan", "simulate", "cost"]),
     ("Trainings", &["runs", "read", "replay", "explain", "audit"]),
     (
         "Cluster",
@@ -93,6 +94,7 @@ pub(crate) enum Command {
     Partition(partition::Partition),
     Plan(plan::Plan),
     Simulate(simulate::Simulate),
+    Cost(cost::Cost),
     Status(status::Status),
     Top(top::Top),
     Events(events::Events),

@@ -11,6 +11,7 @@ mod checkpoints;
 mod cli;
 mod completions;
 mod context;
+mod cost;
 mod demo;
 mod derive;
 mod diff;
@@ -118,6 +119,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Partition(command) => command.run(&connect, json),
         Command::Plan(command) => command.run(&connect, json),
         Command::Simulate(command) => command.run(json),
+        Command::Cost(command) => command.run(&connect, json),
         Command::Status(command) => command.run(&connect, json),
         Command::Top(command) => command.run(&connect, json),
         Command::Events(command) => command.run(&connect, json),
