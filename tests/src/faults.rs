@@ -106,9 +106,9 @@ fn may_spoil(spoiled: &mut BTreeSet<String>, request: &str) -> bool {
 }
 
 /// A message of HTTP/1.1.
-struct Message {
-    head: Vec<String>,
-    body: Vec<u8>,
+pub(crate) struct Message {
+    pub(crate) head: Vec<String>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// One request and its answer. Connections are not used twice.
@@ -144,7 +144,7 @@ fn pass(client: TcpStream, upstream: &str, draw: impl FnOnce(&str) -> Option<Fau
 }
 
 /// Reads a message; an answer to HEAD has no body, whatever it says.
-fn read(reader: &mut impl BufRead, is_headless: bool) -> io::Result<Message> {
+pub(crate) fn read(reader: &mut impl BufRead, is_headless: bool) -> io::Result<Message> {
     let mut head = Vec::new();
     loop {
         let mut line = String::new();
@@ -162,6 +162,9 @@ fn read(reader: &mut impl BufRead, is_headless: bool) -> io::Result<Message> {
     };
     let mut body = Vec::new();
     let is_request = !head.first().is_some_and(|line| line.starts_with("HTTP/"));
+    // No content, and not modified.
+    let is_headless = is_headless
+        || !is_request && head[0].split(' ').nth(1).is_some_and(|status| ["204", "304"].contains(&status));
     if value("transfer-encoding").is_some_and(|encoding| encoding.eq_ignore_ascii_case("chunked")) {
         loop {
             let mut size = String::new();
@@ -188,8 +191,18 @@ fn read(reader: &mut impl BufRead, is_headless: bool) -> io::Result<Message> {
 
 /// Writes a message that says how long its body is, and that nothing follows; of the body as much as is to be `sent`.
 fn write(stream: &mut TcpStream, message: &Message, sent: usize) -> io::Result<()> {
+    write_with(stream, message, sent, "Connection: close\r\n")
+}
+
+/// The same, with these fields in its head and without the word that nothing follows.
+pub(crate) fn write_with(
+    stream: &mut TcpStream,
+    message: &Message,
+    sent: usize,
+    more: &str,
+) -> io::Result<()> {
     let [first, fields @ ..] = message.head.as_slice() else { return Err(io::ErrorKind::InvalidData.into()) };
-    let mut text = format!("{first}\r\nConnection: close\r\n");
+    let mut text = format!("{first}\r\n{more}");
     let mut has_length = false;
     for field in fields {
         let name = field.split(':').next().unwrap_or_default().to_ascii_lowercase();

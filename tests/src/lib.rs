@@ -6,6 +6,7 @@ pub mod blocks;
 mod etcd;
 pub mod faults;
 pub mod machines;
+pub mod metered;
 mod ports;
 pub mod s3;
 

@@ -6,6 +6,7 @@ mod audits;
 mod certificates;
 mod cifar;
 mod compat;
+mod costs;
 mod deaths;
 mod demo;
 mod doctor;
