@@ -4,6 +4,7 @@
 - A link to a directory leads to its README.
 - A fence such as "```sh n1 background" gets a title of what tests know it by: the machine, and that the command stays.
 - A page that would load a script, a style, a font or a picture from another host ends the build.
+- llms.txt lists the pages of the menu, each with its first sentence, for programs that read the site.
 """
 
 import posixpath
@@ -11,6 +12,10 @@ import re
 from pathlib import Path
 
 from mkdocs.exceptions import PluginError
+from mkdocs.structure.nav import Section
+
+# The menu of the site that is being made.
+menu = None
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -76,3 +81,41 @@ def on_post_page(output, page, config):
     if found:
         raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
     return output
+
+
+def on_nav(nav, config, files):
+    global menu
+    menu = nav
+    return nav
+
+
+def on_post_build(config):
+    home, *others = menu.pages
+    lines = [f"# {config.site_name}", "", f"> {first_paragraph(home)}"]
+    for item in menu.items:
+        lines += listed(item) if isinstance(item, Section) else []
+    Path(config.site_dir, "llms.txt").write_text("\n".join(lines) + "\n")
+
+
+def listed(section, above=""):
+    """A heading, and a line for each page of a section; sections in it follow."""
+    title = f"{above}{section.title}"
+    pages = [f"- [{page.title}]({page.url}): {first_sentence(page)}" for page in section.children if page.is_page]
+    lines = ["", f"## {title}", "", *pages] if pages else []
+    for inner in section.children:
+        lines += listed(inner, f"{title}: ") if isinstance(inner, Section) else []
+    return lines
+
+
+def first_sentence(page):
+    return re.split(r"(?<=[.:]) ", first_paragraph(page), maxsplit=1)[0].rstrip(":")
+
+
+def first_paragraph(page):
+    """The first paragraph as plain text: no heading, table, list, picture or code."""
+    for block in re.split(r"\n\s*\n", page.markdown):
+        # A decision begins with a label, which says nothing alone.
+        text = re.sub(r"^\*\*\w+\.\*\* ", "", " ".join(LINK.sub(r"\g<text>", block).split()))
+        if text and not re.match(r"[#|!<>-]|```|\d+\. ", text) and not block.lstrip("\n").startswith("    "):
+            return re.sub(r"\*+", "", text)
+    raise PluginError(f"{page.file.src_uri} has no paragraph that llms.txt could have")
