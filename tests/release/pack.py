@@ -12,11 +12,13 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import subprocess
 import tarfile
 import tempfile
 import zipfile
 from datetime import datetime, timezone
+from email.utils import format_datetime
 from pathlib import Path
 
 PROGRAMS = ("shardctl", "shardd", "shardtrain")
@@ -134,8 +136,8 @@ def deb(stage, version, epoch, out):
     content[f"{shared}README.md"] = documents["README.md"]
     content[f"{shared}THIRD-PARTY.txt.gz"] = gzip.compress(documents["THIRD-PARTY.txt"], 9, mtime=0)
     content[f"{shared}shardd.cdx.json.gz"] = gzip.compress(documents["shardd.cdx.json"], 9, mtime=0)
-    content[f"{shared}changelog.gz"] = gzip.compress(documents["CHANGELOG.md"], 9, mtime=0)
-    content["usr/share/lintian/overrides/shardd"] = (DEB / "lintian-overrides").read_bytes()
+    content[f"{shared}CHANGELOG.md.gz"] = gzip.compress(documents["CHANGELOG.md"], 9, mtime=0)
+    content[f"{shared}changelog.gz"] = gzip.compress(debian_changelog(version, epoch), 9, mtime=0)
     made = out / f"shardd_{version}_amd64.deb"
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "root")
@@ -156,6 +158,14 @@ def deb(stage, version, epoch, out):
         build = ["dpkg-deb", "--root-owner-group", "-Zxz", "-z6", "--threads-max=1", "--build", root, made]
         subprocess.run(build, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"SOURCE_DATE_EPOCH": str(epoch)})
     return made
+
+
+def debian_changelog(version, epoch):
+    """One entry: CHANGELOG.md has the changes."""
+    text = (DEB / "control").read_text()
+    maintainer = re.search("^Maintainer: (.*)$", text, re.M)[1]
+    entry = f"shardd ({version}) unstable; urgency=medium\n\n  * Release {version}; its changes are in CHANGELOG.md.gz.\n\n"
+    return f"{entry} -- {maintainer}  {format_datetime(datetime.fromtimestamp(epoch, timezone.utc))}\n".encode()
 
 
 def write(path, data, mode):

@@ -23,7 +23,7 @@ demo() {
 # versions FOLDER: all three programs start, and have the version of the release.
 versions() {
     for program in shardctl shardd shardtrain; do
-        found=$("$1/$program" --version)
+        found=$("$1/$program" --version | head -n 1)
         [ "$found" = "$program $VERSION" ] || fail "$program --version prints $found"
     done
     seconds "three programs of version $VERSION"
