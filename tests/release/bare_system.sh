@@ -12,20 +12,21 @@ bare_system() {
 }
 
 # try_in SUITE TRY DIGEST: runs tests/release/tries/TRY in a copy of the system that is thrown away, with no network but loopback.
-# The files of the release are in /release there. DIGEST is that of the weights of `shardctl demo`.
+# The files of the release are in /release there, other packages of Python in /packages. DIGEST is that of the weights of `shardctl demo`.
 try_in() {
     local system=$systems/$1 copy=$work/copy
     printf -- '--- %s in %s\n' "$2" "$1"
     mkdir -p "$copy"
     unshare --net --mount --pid --ipc --uts --fork --kill-child bash -euc '
-        system=$1 copy=$2 out=$3 tries=$4
+        system=$1 copy=$2 out=$3 tries=$4 packages=$8
         mount -t tmpfs tmpfs "$copy"
         mkdir "$copy"/{changes,scratch,root}
         mount -t overlay overlay -o "lowerdir=$system,upperdir=$copy/changes,workdir=$copy/scratch" "$copy/root"
         root=$copy/root
-        mkdir -p "$root"/{release,tries}
+        mkdir -p "$root"/{release,tries,packages}
         mount --bind -o ro "$out" "$root/release"
         mount --bind -o ro "$tries" "$root/tries"
+        mount --bind -o ro "$packages" "$root/packages"
         mount -t proc proc "$root/proc"
         mount -t tmpfs tmpfs "$root/dev"
         for device in null zero full random urandom tty; do
@@ -36,5 +37,5 @@ try_in() {
         ip link set lo up
         exec chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 VERSION="$6" DIGEST="$7" \
             /bin/sh -eu "/tries/$5"
-    ' try "$system" "$copy" "$out" "$PWD/tests/release/tries" "$2" "$version" "$3"
+    ' try "$system" "$copy" "$out" "$PWD/tests/release/tries" "$2" "$version" "$3" "$work/packages"
 }
