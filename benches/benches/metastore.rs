@@ -1,7 +1,7 @@
 //! What a commit costs: one compare-and-swap of a pointer in each metastore, one at a time and 32 at once.
 //! `cargo bench -p shardd-benches --bench metastore` prints one table in a minute; with `--features cluster-etcd`
-//! and etcd installed, with etcds of one member and of three; with `SHARDD_S3S_FS` naming s3s-fs, with an object of a
-//! bucket that is 30 ms away, as one node and as 32 nodes change it.
+//! and etcd installed, with etcds of one member and of three; with a Python that has moto (`SHARDD_PYTHON`),
+//! with an object of a bucket that is 30 ms away, as one node and as 32 nodes change it.
 
 use std::fs::File;
 use std::io::Write;
@@ -53,7 +53,7 @@ fn main() {
     };
     measure("sled, synced", Arc::new(sled));
     etcd(measure);
-    if let Some(s3) = shardd_tests::s3::S3::files() {
+    if let Some(s3) = shardd_tests::s3::S3::empty_moto() {
         let endpoint = runtime.block_on(far(s3.endpoint.trim_start_matches("http://").to_owned()));
         for variable in s3.variables().into_iter().chain([("AWS_ENDPOINT_URL", endpoint.as_str())]) {
             // SAFETY: no other thread reads the environment: the runtime's forward bytes.

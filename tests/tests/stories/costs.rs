@@ -87,7 +87,7 @@ impl Counted {
                 counted.deletes += number(&wire["deletes"]);
                 assert_eq!(
                     number(&wire["requests"]),
-                    ["class_a", "class_b", "deletes"].map(|of| number(&wire[of])).iter().sum()
+                    ["class_a", "class_b", "deletes"].map(|of| number(&wire[of])).iter().sum::<u64>()
                 );
             }
             (before, counted)

@@ -47,7 +47,7 @@ fn take_posts(listener: &TcpListener, status: &str) -> Vec<(String, Value)> {
         reader.read_exact(&mut body).unwrap();
         let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{{}}");
         stream.write_all(answer.as_bytes()).unwrap();
-        taken.push((authorization, serde_json::from_slice(&body).unwrap()));
+        taken.push((authorization, serde_json::from_slice::<Value>(&body).unwrap()));
         let report = &taken.last().unwrap().1["trainerStatus"];
         if report["progressPercentage"] == 100 {
             break;
