@@ -16,7 +16,8 @@ write_public_api() {
     : >"$1"
     for library in "${libraries[@]}"; do
         # The list is made from rustdoc's JSON, which stable rustdoc has only with this variable.
-        CARGO_TARGET_DIR=$target/release-api RUSTC_BOOTSTRAP=1 nice -n 10 cargo public-api --toolchain stable --package "$library" -sss >"$work/items"
+        CARGO_TARGET_DIR=$target/release-api RUSTC_BOOTSTRAP=1 nice -n 10 \
+            cargo "+$(rustup show active-toolchain | cut -d ' ' -f 1)" public-api --package "$library" -sss >"$work/items"
         { printf '# %s\n\n' "$library" && cat "$work/items" && echo; } >>"$1"
         printf '%7d items  %s\n' "$(wc -l <"$work/items")" "$library"
     done
