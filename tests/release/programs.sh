@@ -29,13 +29,16 @@ made_programs() { printf '%s\n' "$1/$platform/release/"{shardctl,shardd,shardtra
 check_programs() {
     local file newest needed named failed=0
     while read -r file; do
-        newest=$(readelf --version-info "$file" | grep -o 'GLIBC_[0-9.]*' | sort -uV | tail -n 1)
+        if [ ! -s "$file" ]; then echo "there is no $file" && return 1; fi
+        # What grep does not find is no error.
+        newest=$(readelf --version-info "$file" | { grep -o 'GLIBC_[0-9.]*' || true; } | sort -uV | tail -n 1)
         if [ "$(printf '%s\nGLIBC_%s\n' "$newest" $glibc | sort -V | tail -n 1)" != GLIBC_$glibc ]; then
             echo "$file needs $newest" && failed=1
         fi
-        needed=$(readelf --dynamic "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' | grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so\.[0-9]+$')
+        needed=$(readelf --dynamic "$file" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
+            { grep -vE '^(libc|libm|libdl|libpthread|librt|ld-linux-x86-64)\.so\.[0-9]+$' || true; })
         if [ -n "$needed" ]; then echo "$file needs" $needed && failed=1; fi
-        named=$(strings -n 6 "$file" | grep -F -e "$PWD" -e "$1" -e "${CARGO_HOME:-$HOME/.cargo}" -e "$HOME/" | sort -u | head -n 5)
+        named=$(strings -n 6 "$file" | { grep -F -e "$PWD/" -e "$1/" -e "${CARGO_HOME:-$HOME/.cargo}/" -e "$HOME/" || true; } | sort -u | sed -n 1,5p)
         if [ -n "$named" ]; then echo "$file names $named" && failed=1; fi
         printf '%7.1f MB  %s, %s\n' "$(stat -c %s "$file" | awk '{print $1 / 1e6}')" "${file##*/}" "$newest"
     done < <(made_programs "$1")

@@ -1,6 +1,7 @@
 # Sourced by the tries: they run as root in a bare Debian.
 fail() { echo "FAILED: $*"; exit 1; }
 
+[ -n "$DIGEST" ] || fail "README.md shows no digest of weights"
 # Nothing here could compile or download.
 for program in cc gcc cargo rustc curl wget; do
     if command -v $program >/dev/null; then fail "$program is here"; fi
