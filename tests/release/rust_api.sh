@@ -15,9 +15,8 @@ write_public_api() {
     local library
     : >"$1"
     for library in "${libraries[@]}"; do
-        # The list is made from rustdoc's JSON, which stable rustdoc has only with this variable.
-        CARGO_TARGET_DIR=$target/release-api RUSTC_BOOTSTRAP=1 nice -n 10 \
-            cargo "+$(rustup show active-toolchain | cut -d ' ' -f 1)" public-api --package "$library" -sss >"$work/items"
+        # The list is made from the JSON of nightly's rustdoc, which cargo-public-api calls.
+        CARGO_TARGET_DIR=$target/release-api nice -n 10 cargo public-api --package "$library" -sss >"$work/items"
         { printf '# %s\n\n' "$library" && cat "$work/items" && echo; } >>"$1"
         printf '%7d items  %s\n' "$(wc -l <"$work/items")" "$library"
     done
