@@ -19,22 +19,6 @@ use crate::errors;
 use crate::ingest::{Target, Writing, config, with_classes};
 use crate::store::Store;
 
-/// Columns with their Arrow types, for other libraries.
-#[pyclass(frozen, module = "shardd._native")]
-pub(crate) struct ArrowSchema(pub(crate) SchemaRef);
-
-#[pymethods]
-impl ArrowSchema {
-    /// The schema by the interface.
-    ///
-    /// # Errors
-    /// A type that the interface lacks.
-    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        let schema = FFI_ArrowSchema::try_from(&*self.0).map_err(|error| errors::value(&error))?;
-        PyCapsule::new_with_value(py, schema, c"arrow_schema")
-    }
-}
-
 /// A record batch in the memory of the library that made it.
 #[pyclass(frozen, module = "shardd._native")]
 pub(crate) struct Batch(pub(crate) RecordBatch);

@@ -13,6 +13,7 @@ mod mixture;
 mod order;
 mod ranks;
 mod samples;
+mod schema;
 mod shared;
 mod store;
 mod tables;

@@ -14,9 +14,9 @@ use shardd_store::http::Credentials;
 use shardd_store::stores::StoreOptions;
 use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
 
-use crate::batches::ArrowSchema;
 use crate::column::Values;
 use crate::errors;
+use crate::schema::ArrowSchema;
 
 /// Where datasets are.
 #[pyclass(frozen, module = "shardd._native")]

@@ -123,7 +123,7 @@ impl Hiding {
     }
 }
 
-/// So many parts of the exchange, and the latency, have to fit into so many steps.
+/// This number of parts of the exchange, and the latency, have to fit into this number of steps.
 struct Bound {
     steps_left: f64,
     link_shares: f64,

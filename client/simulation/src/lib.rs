@@ -1,5 +1,5 @@
-//! What a plan costs on a cluster and what it asks of its store, found out by playing it: the plan itself says what moves, the placement itself says
-//! between which nodes, and here it is only counted. Knows no network, no disk and no time but what bytes over a link take.
+//! The cost of a plan on a cluster, and its requests to the store, found out by playing it: the plan itself says what moves,
+//! the placement itself says between which nodes, and here it is only counted. Knows no network, no disk and no time but what bytes over a link take.
 //!
 //! All numbers of an epoch that was played are counts, not formulas; beside them stand the formulas of `docs/PLAN.md`. An
 //! epoch that was not played, because there would be too much to count, says so.

@@ -22,7 +22,7 @@ use super::{LinkRate, Scenario, ScenarioError};
 mod fixed {
     use super::Asked;
 
-    /// A node lists what was forgotten, and probes the store.
+    /// A node lists forgotten rows, and probes the store.
     pub(super) const NODE_STARTS: Asked = Asked { class_a: 2, class_b: 0, read_bytes: 0 };
     /// The one with the metadata looks for commits and for copies of the metadata, and copies its own.
     pub(super) const FIRST_NODE_STARTS: Asked = Asked { class_a: 3, class_b: 1, read_bytes: 0 };
@@ -205,7 +205,7 @@ pub fn store_reads(plan: &Plan, scenario: &StoreScenario<'_>) -> Result<StoreRea
     })
 }
 
-/// Which node hosts which grain when the run begins, and what it keeps.
+/// Which node hosts which grain when the run begins, and which of them it keeps.
 struct Hosted<'a> {
     plan: &'a Plan,
     scenario: &'a StoreScenario<'a>,
@@ -261,7 +261,7 @@ impl<'a> Hosted<'a> {
         }
     }
 
-    /// What nodes without room read in the first epoch alone, and what they read past their caches in each.
+    /// The rows that nodes without room read in the first epoch alone, and those that they read past their caches in each.
     fn short(&self) -> (Asked, Asked) {
         let (mut filling, mut past) = (Asked::default(), Asked::default());
         for shard in 0..self.plan.shard_count() {
@@ -406,7 +406,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(40) })]
 
-        /// What is kept and what is read past the cache are all rows; an epoch reads those that the caches cannot hold, and no more
+        /// Rows that are kept and rows that are read past the cache are all rows; an epoch reads those that the caches cannot hold, and no more
         /// than all; a larger cache asks for no more.
         #[test]
         fn an_epoch_reads_what_the_caches_lack(

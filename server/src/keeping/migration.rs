@@ -1,8 +1,8 @@
 //! The metadata of a cluster moves from sled on its first node to its store or to etcd, while that node is stopped.
-//! The others continue meanwhile, as while the first node is away.
+//! The others continue meanwhile, as in any stop of the first node.
 //!
-//! Entries that hang on a lease stay behind: their holders put them again. The move can be repeated after a crash: what
-//! was moved is found equal, and only the last step makes the first node start with the new place.
+//! Entries that hang on a lease stay behind: their holders put them again. The move can be repeated after a crash:
+//! moved entries are found equal, and only the last step makes the first node start with the new place.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! A cluster whose metadata is in its store: no node is special, and while the store is away only changes wait for it.
+//! A cluster whose metadata is in its store: no node is special, and while the store does not answer only changes wait for it.
 
 use std::process::{Command, Output};
 

@@ -1,6 +1,6 @@
 //! How fast a store is asked that refuses requests because there are too many (503 `SlowDown`, 429): additive increase,
 //! multiplicative decrease (Chiu and Jain, "Analysis of the increase and decrease algorithms for congestion avoidance in
-//! computer networks", 1989). Processes that share a store know nothing of each other, and come to equal shares: each
+//! computer networks", 1989). Processes that share a store know nothing of each other, and reach equal shares: each
 //! refusal halves the difference between them, and the increase leaves it as it is.
 //!
 //! A store that never refused is asked without any limit. Knows no requests: refusals in, times to ask out.

@@ -26,6 +26,7 @@ mod races;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, SystemTime};
 
@@ -417,13 +418,19 @@ impl Metastore for BucketMetastore {
                 return Ok(newest);
             }
             let lapse = document.next_lapse().and_then(|at| at.duration_since((*self.clock)()).ok());
+            let lapse = async {
+                match lapse {
+                    Some(lapse) => sleep(lapse).await,
+                    None => pending().await,
+                }
+            };
             tokio::select! {
                 changed = touched.changed() => changed.expect("the sender lives in self"),
                 looked = self.look_after(poll) => {
                     looked?;
                     poll = longest.min(poll.mul_f64(1.0 + share()));
                 }
-                () = sleep(lapse.unwrap_or(longest)) => {}
+                () = lapse => {}
             }
             touched.mark_unchanged();
             document = self.known().document;
