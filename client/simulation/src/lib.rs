@@ -43,7 +43,9 @@ pub use mixing::{Mixing, fraction, unexchanged};
 use report::Recorder;
 pub use report::{EpochReport, NodeReport, Peers, Report, Summary};
 pub use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError};
-pub use store_reads::{Asked, RowRead, StoreReads, StoreScenario, StoredShard, store_reads};
+pub use store_reads::{
+    Asked, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
+};
 use traffic::Traffic;
 
 /// The bounds of a simulation.

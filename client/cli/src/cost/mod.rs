@@ -3,14 +3,21 @@
 mod counted;
 mod prices;
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::ops::Range;
+
 use clap::Args;
 use serde::Serialize;
 use shardd_api::status::WireCounts;
 use shardd_plan::Plan;
-use shardd_simulation::{Asked, RowRead, StoreReads, StoreScenario, StoredShard, store_reads};
-use shardd_store::catalog::Catalog;
+use shardd_simulation::{
+    Asked, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
+};
+use shardd_store::catalog::{Catalog, CatalogError};
 use shardd_store::connect::Connect;
-use shardfmt::{ByteSize, ManifestFile, ShardEntry};
+use shardfmt::joined::joined;
+use shardfmt::{ByteSize, ManifestFile, ShardError, Sidecar};
 
 use self::counted::{CountedEpoch, CountedRun};
 use self::prices::Prices;
@@ -20,8 +27,8 @@ use crate::output;
 use crate::plan::PlanOrRun;
 use crate::table::{Table, facts};
 
-/// Rows of the first shard that are asked what reading one by itself takes.
-const SAMPLED: u32 = 16;
+/// Steps that a loader asks for together, by default.
+const READ_AHEAD: u64 = 8;
 
 /// Epochs that are listed one by one.
 const LISTED: usize = 8;
@@ -47,6 +54,10 @@ pub(crate) struct Cost {
     /// Epochs of the training [default: 10; with --run those that were read]
     #[arg(long)]
     epochs: Option<u32>,
+
+    /// Samples in a step, all ranks together: rows that are due together share requests [default: 32 for each node]
+    #[arg(long)]
+    global_batch_size: Option<u64>,
 
     /// Prices: s3-standard, gcs-standard, azure-hot, r2, or a TOML file of your own with the same fields
     #[arg(long, value_name = "LIST", default_value = "s3-standard")]
@@ -90,7 +101,11 @@ impl Cost {
         let cache = self.cache.map(|size| size.0).or(of_run(|run| run.cache_bytes)).unwrap_or(64 << 30);
         let read = of_run(|run| run.epochs.len() as u64).filter(|epochs| *epochs > 0);
         let epochs = self.epochs.or(read.map(|epochs| epochs as u32)).unwrap_or(10);
-        let predicted = predict(&*catalog, &plan, &manifest, nodes, cache, epochs)?;
+        let batch = self.global_batch_size.unwrap_or(32 * u64::from(nodes.max(1)));
+        let window = READ_AHEAD.saturating_mul(batch.div_ceil(u64::from(nodes.max(1))));
+        let scenario =
+            StoreScenario { shards: &[], window, document_bytes: 0, nodes, cache_bytes: cache, epochs };
+        let predicted = predict(&*catalog, &plan, &manifest, scenario)?;
         if let Some(silent) = counted.as_ref().map(|run| &run.silent).filter(|silent| !silent.is_empty()) {
             let nodes = silent.join(", ");
             output::note(json, &format!("the counts lack those of nodes that did not answer: {nodes}"));
@@ -110,39 +125,39 @@ fn predict(
     catalog: &dyn Catalog,
     plan: &Plan,
     manifest: &ManifestFile,
-    nodes: u32,
-    cache_bytes: u64,
-    epochs: u32,
+    scenario: StoreScenario<'_>,
 ) -> Result<StoreReads, Failure> {
     let entries = manifest.entries(0..manifest.totals().shards)?;
     let shards: Vec<StoredShard> = entries
         .iter()
         .map(|shard| StoredShard { rows: shard.rows, bytes: shard.bytes, row_bytes: shard.row_bytes })
         .collect();
-    let document_bytes = manifest.file_bytes()?.len() as u64 + plan.document().to_bytes().len() as u64;
-    let row = RowRead { ranges: 1, bytes: manifest.totals().row_bytes / plan.sample_count().max(1) };
-    let scenario = StoreScenario { shards: &shards, row, document_bytes, nodes, cache_bytes, epochs };
-    let reads = store_reads(plan, &scenario).map_err(Failure::wrong)?;
-    // Where no cache is short, no row is read by itself.
-    let Some(first) = entries.first().filter(|_| reads.short_nodes > 0) else { return Ok(reads) };
-    let row = row_read(catalog, manifest, first)?;
-    store_reads(plan, &StoreScenario { row, ..scenario }).map_err(Failure::wrong)
+    let document_bytes = (manifest.file_bytes()?.len() + plan.document().to_bytes().len()) as u64;
+    let scenario = StoreScenario { shards: &shards, document_bytes, ..scenario };
+    let mut sidecars: BTreeMap<u32, Sidecar> = BTreeMap::new();
+    let read = |shard: u32, rows: &[Range<u32>]| -> Result<RowsRead, Unread> {
+        let sidecar = match sidecars.entry(shard) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(unknown) => unknown.insert(catalog.sidecar(&entries[shard as usize])?),
+        };
+        // As nodes read them.
+        let reads = joined(sidecar.read_plan(manifest.schema(), rows)?.ranges());
+        let bytes = reads.iter().map(|read| read.end - read.start).sum();
+        Ok(RowsRead { requests: reads.len() as u64, bytes })
+    };
+    store_reads(plan, &scenario, read).map_err(|error| match error {
+        StoreReadsError::Scenario(error) => Failure::wrong(error),
+        StoreReadsError::Rows(error) => error.into(),
+    })
 }
 
-/// What reading a row of the shard by itself takes, in the mean over some.
-fn row_read(catalog: &dyn Catalog, manifest: &ManifestFile, shard: &ShardEntry) -> Result<RowRead, Failure> {
-    let sidecar = catalog.sidecar(shard)?;
-    let sampled = SAMPLED.min(shard.rows).max(1);
-    let (mut ranges, mut bytes) = (0, 0);
-    for number in 0..sampled {
-        let row = (u64::from(shard.rows) * u64::from(number) / u64::from(sampled)) as u32;
-        let alone = row..row + 1;
-        let read = sidecar.read_plan(manifest.schema(), std::slice::from_ref(&alone))?;
-        ranges += read.ranges().iter().filter(|range| !range.is_empty()).count() as u64;
-        bytes += read.bytes();
-    }
-    let sampled = u64::from(sampled);
-    Ok(RowRead { ranges: ranges.div_ceil(sampled), bytes: bytes / sampled })
+/// Why it is not known what reading rows takes.
+#[derive(Debug, thiserror::Error)]
+enum Unread {
+    #[error(transparent)]
+    Catalog(#[from] CatalogError),
+    #[error(transparent)]
+    Shard(#[from] ShardError),
 }
 
 impl Priced {

@@ -49,8 +49,8 @@ impl Engine {
         let (mut schedule, began) = (Schedule::new(Arc::clone(&run.plan)), Instant::now());
         loop {
             let furthest = progress.borrow_and_update().furthest();
-            if let (Some((epoch, _)), Some(wire)) = (furthest, self.origin.wire()) {
-                run.store_epochs.note(epoch, wire);
+            if let (Some(furthest), Some(wire)) = (furthest, self.origin.wire()) {
+                run.store_epochs.note(furthest, wire);
             }
             let generation = placements.borrow_and_update().now.as_ref().map(|now| now.generation);
             if let (Some((epoch, position)), Some(generation)) = (furthest, generation) {

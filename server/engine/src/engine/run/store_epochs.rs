@@ -27,13 +27,18 @@ impl StoreEpochs {
         Self(Mutex::new(Noted { opened: now, epochs: BTreeMap::new() }))
     }
 
-    /// Ranks read in `epoch`. The traffic since they were last noted counts for it; a late word of an earlier epoch changes nothing
-    /// but that.
-    pub(crate) fn note(&self, epoch: u32, now: WireCounts) {
+    /// Ranks have come to a position of an epoch. The traffic since they were last noted counts for the epoch of which they have
+    /// read something: the one before, at position 0, where a training also ends. A late word of an earlier epoch counts for the
+    /// newest.
+    pub(crate) fn note(&self, (epoch, position): (u32, u64), now: WireCounts) {
         let mut noted = self.0.lock().expect("no panic while held");
         let newest = noted.epochs.last_key_value().map(|(newest, (_, last))| (*newest, *last));
         let begun = newest.map_or(noted.opened, |(_, last)| last);
-        let epoch = newest.map_or(epoch, |(newest, _)| newest.max(epoch));
+        let epoch = match newest {
+            Some((newest, _)) if position == 0 => newest,
+            Some((newest, _)) => newest.max(epoch),
+            None => epoch,
+        };
         noted.epochs.entry(epoch).or_insert((begun, now)).1 = now;
         if noted.epochs.len() > EPOCHS_KEPT {
             noted.epochs.pop_first();
@@ -63,8 +68,9 @@ mod tests {
     #[test]
     fn every_request_between_opening_and_the_last_word_is_of_one_epoch() {
         let store = StoreEpochs::opened(read(5));
-        for (epoch, counted) in [(0, 9), (0, 20), (1, 23), (0, 24), (3, 30), (3, 31)] {
-            store.note(epoch, read(counted));
+        let reached = [(0, 0), (0, 64), (1, 0), (1, 64), (0, 96), (3, 64), (4, 0)];
+        for (at, counted) in reached.into_iter().zip([9, 18, 20, 23, 24, 30, 31]) {
+            store.note(at, read(counted));
         }
         let epochs: Vec<(u32, u64)> =
             store.of("r").iter().map(|epoch| (epoch.epoch, epoch.counts.class_b)).collect();
@@ -74,7 +80,7 @@ mod tests {
     #[test]
     fn old_epochs_are_dropped_first() {
         let store = StoreEpochs::default();
-        (0..2000).for_each(|epoch| store.note(epoch, read(epoch.into())));
+        (0..2000).for_each(|epoch| store.note((epoch, 1), read(epoch.into())));
         let epochs = store.of("r");
         assert_eq!((epochs.len(), epochs[0].epoch, epochs[EPOCHS_KEPT - 1].epoch), (EPOCHS_KEPT, 976, 1999));
     }
