@@ -17,6 +17,7 @@ use shardd_store::metastore::{
 };
 use shardd_store::origin::Origin;
 use shardd_store::stores::StoreOptions;
+use shardfmt::Digest;
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -62,7 +63,7 @@ fn main() {
         for (name, nodes) in [("in the store, one node", 1), ("in the store, 32 nodes", 32)] {
             let node = |_| -> Arc<dyn Metastore> {
                 let origin = Origin::open_with(&format!("s3://data/{nodes}"), &StoreOptions::default());
-                Arc::new(BucketMetastore::of_cluster(Arc::new(origin.expect("opens"))))
+                Arc::new(BucketMetastore::of_cluster(Arc::new(origin.expect("opens")), Digest::of(b"bench")))
             };
             measure_nodes(name, (0..nodes).map(node).collect());
         }

@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::identity::{self, Cluster, KeyRevoked, Revoked, name_key, other_holder};
-use crate::metastore::MetastoreNode;
+use crate::metastore::{MetastoreNode, MetastoreUrl};
 use crate::transport::Transport;
 
 /// How long a record outlives its node.
@@ -224,7 +224,11 @@ impl Finder {
         let read = timeout(STORE_TIMEOUT, self.shelf.read(looked_at.as_ref())).await;
         let Ok(Ok(copy::Found::Copy(copy, tag))) = read else { return };
         *self.looked_at.lock().expect("no panic while held") = Some(tag);
-        let (known, MetastoreAddress { node, http, quic }) = (self.known(), copy.keeper);
+        let mut known = self.known();
+        if let Some(Ok(place)) = copy.moved_to.as_deref().map(str::parse) {
+            self.moved(&mut known, place);
+        }
+        let MetastoreAddress { node, http, quic } = copy.keeper;
         if node == self.me {
             warn!("this node was promoted and has not taken over the metadata yet: start it with --promote");
             return;
@@ -269,17 +273,20 @@ impl Finder {
                 Ok(http) => (http, scheme == "https"),
                 Err(_) => (known.http, known.tls),
             };
-            let metastore = match record.metastore.as_deref().map(str::parse) {
-                Some(Ok(place)) => Some(Box::new(place)),
-                _ => known.metastore.clone(),
-            };
-            if metastore != known.metastore {
-                info!(
-                    metastore = record.metastore,
-                    "the metadata has moved: from its next start on, this node uses it directly"
-                );
+            let mut known = known;
+            if let Some(Ok(place)) = record.metastore.as_deref().map(str::parse) {
+                self.moved(&mut known, place);
             }
-            self.found(Cluster { http, tls, quic: record.quic, metastore, ..known });
+            self.found(Cluster { http, tls, quic: record.quic, ..known });
+        }
+    }
+
+    /// Remembers that the metadata is at another place now.
+    fn moved(&self, known: &mut Cluster, place: MetastoreUrl) {
+        if known.metastore.as_deref() != Some(&place) {
+            info!(metastore = %place, "the metadata has moved: from its next start on, this node uses it directly");
+            known.metastore = Some(Box::new(place));
+            self.found(known.clone());
         }
     }
 

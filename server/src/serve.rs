@@ -185,17 +185,17 @@ pub fn serve(
 /// [`ServeError::InUse`] while the node runs, [`ServeError::Migration`]; then the metadata is where it was.
 pub async fn migrate(config: Config, to: &MetastoreUrl) -> Result<Migrated, ServeError> {
     let data = config.data.clone();
-    if !data.join("meta").exists() {
+    if !data.join("tls").exists() {
         return Err(MigrationError::NotHere { path: data }.into());
     }
     let _locked = lock_data(&data)?;
     let config = Config { metastore: None, join: None, ..config };
     let role = take_role(&config).await?;
-    let NodeRole::First { identity, .. } = &role else {
+    let NodeRole::First { identity, metastore, .. } = &role else {
         return Err(MigrationError::NotHere { path: data }.into());
     };
     let origin = Arc::new(open_store(&config, &role)?);
-    Ok(keeping::migrate(&data, identity, &origin, to).await?)
+    Ok(keeping::migrate(&data, identity, &origin, metastore, to).await?)
 }
 
 async fn serve_locked(

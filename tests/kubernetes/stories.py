@@ -291,6 +291,9 @@ def main():
         else:
             print("skipped: there is no runc, or no root that may make namespaces, so no Pod runs")
     except Exception:
+        if not counts["failed"]:
+            counts["failed"] += 1
+            traceback.print_exc(file=sys.stdout)
         print("the stories after it are not run")
     finally:
         if cluster:

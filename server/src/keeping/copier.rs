@@ -217,6 +217,7 @@ impl Keeping {
             revision: snapshot.revision,
             last_lease: snapshot.last_lease,
             taken_at: now(),
+            moved_to: None,
             entries: snapshot.entries.clone(),
         }
     }

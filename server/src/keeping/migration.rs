@@ -1,27 +1,32 @@
 //! The metadata of a cluster moves from sled on its first node to its store or to etcd, while that node is stopped.
 //! The others continue meanwhile, as in any stop of the first node.
 //!
-//! Entries that hang on a lease stay behind: their holders put them again. The move can be repeated after a crash:
-//! moved entries are found equal, and only the last step makes the first node start with the new place.
+//! The order of the steps decides what a crash leaves. All entries are put to the new place first. Then the copy in the
+//! store, which is the fence of the metadata in sled, is replaced by a note of where it has moved: from then on neither
+//! this node nor a promoted one continues from sled or from the copy. At last the data directory names the new place. The
+//! command can be repeated at any point. Entries that hang on a lease stay behind: their holders put them again.
 
 use std::fs;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use shardd_api::node::NodeId;
-use shardd_store::metastore::copy::Found;
-use shardd_store::metastore::{CopiedEntry, CopyShelf, Expected, MetaError, Metastore};
+use shardd_api::duration::now;
+use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
+use shardd_store::metastore::{
+    CopiedEntry, CopyShelf, Expected, MetaError, MetadataCopy, Metastore, MetastoreAddress, OWNER,
+};
 use shardd_store::origin::{Origin, OriginError};
 
-use super::{AHEAD, KeepError, META, opening, set_aside};
+use super::{AHEAD, KeepError, META, Opened, opening, set_aside};
 use crate::identity::Identity;
-use crate::metastore::{self, CLUSTER, MetastoreUrl, OpenError};
+use crate::metastore::{self, MetastoreUrl, OpenError, SledMetastore};
 
-/// Why metadata is not moved. Nothing is lost then, and the node starts with it as before.
+/// Why metadata is not moved. No entry is lost then, and the command can be repeated.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "each message names its fields")]
 pub enum MigrationError {
-    /// It is somewhere else already, or there is none.
+    /// There is none.
     #[error(
         "--data {path} has no metadata in sled to move; run this where the first node of the cluster has its data, with the \
          settings that it serves with"
@@ -30,39 +35,49 @@ pub enum MigrationError {
     /// It would stay where it is.
     #[error("--to sled: the metadata is there already; name store, or the URL of an etcd")]
     ToSled,
-    /// Another node was promoted.
-    #[error("node {keeper} keeps the metadata of this cluster now: run this there")]
-    Fenced { keeper: NodeId },
+    /// It is somewhere else already.
+    #[error("the metadata of this cluster is in {at} already; only metadata in sled can be moved")]
+    Elsewhere { at: String },
+    /// It may be the wrong store.
+    #[error(
+        "{store} has no copy of this cluster's metadata, which its first node puts there within seconds: give the --store that \
+         the node serves with, or let the node run until `shardctl status` shows the copy"
+    )]
+    OtherStore { store: String },
     /// There is other metadata at the new place.
     #[error("{to} has other metadata (key {key}): name an empty place, or another prefix or folder")]
     NotEmpty { to: String, key: String },
     /// The new place cannot be used.
     #[error("{to} cannot take the metadata")]
     Target { to: String, source: MetaError },
-    /// The new place cannot be opened, or sled.
+    /// The new place cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
     /// sled cannot be read.
     #[error("the metadata in sled cannot be read")]
     Source(#[source] MetaError),
-    /// The store that would say who keeps the metadata, or has its copy.
+    /// The store that has the copy.
     #[error("the store cannot be asked for the copy of the metadata")]
     Store(#[from] OriginError),
-    /// Files of the data directory.
+    /// Another node has written the copy, or the store does not take the note.
+    #[error("the store does not take the note that the metadata moves ({reason}); run this again")]
+    NoNote { reason: String },
+    /// The metadata in sled is old, damaged or another node's, or a file cannot be moved.
     #[error(transparent)]
     Files(#[from] KeepError),
 }
 
-/// What has moved.
+/// The moved metadata.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Migrated {
-    /// How many entries there are.
+    /// The number of entries.
     pub entries: usize,
-    /// Where they are now.
+    /// Their place now.
     pub to: String,
 }
 
-/// Moves the metadata of the first node over `data`, which is locked by the caller and not served.
+/// Moves the metadata of the first node over `data`, which is locked by the caller and not served. `present` is where the
+/// data directory says that it is.
 ///
 /// # Errors
 /// [`MigrationError`].
@@ -70,38 +85,121 @@ pub(crate) async fn migrate(
     data: &Path,
     identity: &Identity,
     origin: &Arc<Origin>,
+    present: &MetastoreUrl,
     to: &MetastoreUrl,
 ) -> Result<Migrated, MigrationError> {
     let meta = data.join(META);
-    if !meta.join("db").exists() {
-        return Err(MigrationError::NotHere { path: data.to_owned() });
-    }
     let shelf = CopyShelf::of(Arc::clone(origin), identity.authority());
-    if let Found::Copy(copy, _) = shelf.read(None).await?
-        && copy.keeper.node != *identity.node()
-    {
-        return Err(MigrationError::Fenced { keeper: copy.keeper.node });
-    }
-    let sled = opening::open_sled(&meta, &data.join(AHEAD)).await?;
-    let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
-    let target: Arc<dyn Metastore> = match to {
-        MetastoreUrl::Sled => return Err(MigrationError::ToSled),
-        MetastoreUrl::Store => metastore::open_in_store(origin, identity.authority(), true).await?,
-        MetastoreUrl::Etcd(url) => metastore::open_etcd(url)?,
-    };
     let name = match to {
         MetastoreUrl::Store => origin.name().to_owned(),
         _ => to.to_string(),
     };
-    fill(target.as_ref(), &snapshot.entries, &name).await?;
+    match present {
+        MetastoreUrl::Sled => {}
+        // Only the last step is missing.
+        _ if present == to && meta.exists() => {
+            finish(data)?;
+            return Ok(Migrated { entries: 0, to: name });
+        }
+        _ => return Err(MigrationError::Elsewhere { at: present.to_string() }),
+    }
+    if *to == MetastoreUrl::Sled {
+        return Err(MigrationError::ToSled);
+    }
+    let copy = match shelf.read(None).await? {
+        Found::Copy(copy, _) => Some(copy),
+        Found::Damaged(..) | Found::Absent | Found::Unchanged => None,
+    };
+    let is_noted = match copy.as_ref().and_then(|copy| copy.moved_to.as_deref()) {
+        Some(moved) if moved == to.to_string() => true,
+        Some(moved) => return Err(MigrationError::Elsewhere { at: moved.to_owned() }),
+        None => false,
+    };
+    if !meta.join("db").exists() && !is_noted {
+        return Err(MigrationError::NotHere { path: data.to_owned() });
+    }
+    // What is only read has no copy, and no node is promoted over it.
+    let has_copies = !origin.is_read_only();
+    if copy.is_none() && has_copies {
+        return Err(MigrationError::OtherStore { store: origin.name().to_owned() });
+    }
+    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+    let me = copy.as_ref().map(|copy| copy.keeper.clone()).filter(|keeper| keeper.node == *identity.node());
+    let me = me.unwrap_or_else(|| MetastoreAddress {
+        node: identity.node().clone(),
+        http: String::new(),
+        quic: nowhere,
+    });
+    let mut entries = 0;
+    if !is_noted {
+        // As at a start: what is older than the copy, damaged or fenced is not moved.
+        let Opened { sled, epoch, base } = opening::open(data, &shelf, &me, false, false).await?;
+        entries = fill_from(&sled, origin, identity, to, &name).await?;
+        if has_copies {
+            note(&shelf, &sled, epoch, me, to, base.as_ref()).await?;
+        }
+    }
     metastore::remember(data, to)?;
-    // From here on the node starts with the new place; what is left is old.
-    drop(sled);
-    set_aside(&meta, "moved")?;
+    finish(data)?;
+    Ok(Migrated { entries, to: name })
+}
+
+/// Puts aside the sled that was moved.
+fn finish(data: &Path) -> Result<(), MigrationError> {
+    set_aside(&data.join(META), "moved")?;
     let _ = fs::remove_file(data.join(AHEAD));
-    // Who is promoted must not continue from it.
-    shelf.remove().await?;
-    Ok(Migrated { entries: snapshot.entries.len(), to: name })
+    Ok(())
+}
+
+/// Puts all entries to the new place, and lets its numbers continue after those of sled.
+async fn fill_from(
+    sled: &SledMetastore,
+    origin: &Arc<Origin>,
+    identity: &Identity,
+    to: &MetastoreUrl,
+    name: &str,
+) -> Result<usize, MigrationError> {
+    let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
+    let target: Arc<dyn Metastore> = match to {
+        MetastoreUrl::Etcd(url) => metastore::open_etcd(url)?,
+        _ => {
+            let store = metastore::open_in_store(origin, identity.authority(), true).await?;
+            let continued = store.continue_after(snapshot.revision, snapshot.last_lease).await;
+            continued.map_err(|source| MigrationError::Target { to: name.to_owned(), source })?;
+            store
+        }
+    };
+    fill(target.as_ref(), &snapshot.entries, name).await?;
+    Ok(snapshot.entries.len())
+}
+
+/// Replaces the copy by a note of where the metadata is now: the copy is the fence of who keeps it in sled.
+async fn note(
+    shelf: &CopyShelf,
+    sled: &SledMetastore,
+    epoch: u64,
+    keeper: MetastoreAddress,
+    to: &MetastoreUrl,
+    base: Option<&CopyTag>,
+) -> Result<(), MigrationError> {
+    let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
+    let note = MetadataCopy {
+        epoch: epoch.saturating_add(1),
+        keeper,
+        settled: snapshot.settled,
+        revision: snapshot.revision,
+        last_lease: snapshot.last_lease,
+        taken_at: now(),
+        entries: Vec::new(),
+        moved_to: Some(to.to_string()),
+    };
+    match shelf.replace(&note, base).await {
+        Replaced::Done(_) => Ok(()),
+        Replaced::Lost => {
+            Err(MigrationError::NoNote { reason: "another node has replaced the copy".to_owned() })
+        }
+        Replaced::Refused(reason) | Replaced::Unknown(reason) => Err(MigrationError::NoNote { reason }),
+    }
 }
 
 /// Puts the entries to a place that has no others.
@@ -111,7 +209,7 @@ async fn fill(target: &dyn Metastore, entries: &[CopiedEntry], to: &str) -> Resu
         |key: &str| entries.binary_search_by(|entry| entry.key.as_str().cmp(key)).ok().map(|at| &entries[at]);
     let there = target.list("").await.map_err(failed)?.entries;
     for (key, found) in &there {
-        if key != CLUSTER && of(key).is_none_or(|entry| entry.value != found.value) {
+        if key != OWNER && of(key).is_none_or(|entry| entry.value != found.value) {
             return Err(MigrationError::NotEmpty { to: to.to_owned(), key: key.clone() });
         }
     }

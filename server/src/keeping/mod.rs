@@ -39,6 +39,12 @@ pub enum KeepError {
          node with --join @FILE; its meta/ is then set aside"
     )]
     Fenced { keeper: NodeId, http: String },
+    /// It is kept elsewhere.
+    #[error(
+        "the metadata of this cluster has moved to {to}: start this node again, which uses that place then; where the first node \
+         has its data, run `shardd metastore migrate --to {to}` once more to finish the move"
+    )]
+    Moved { to: String },
     /// The copy may lack the last changes.
     #[error(
         "{what}; the copy of it in the store, {age} old, may lack the last changes before this node \

@@ -128,6 +128,9 @@ pub(crate) async fn open(
         Ok(Err(error)) => (None, None, Some(format!("{:#}", anyhow::Error::from(error)))),
         Err(_) => (None, None, Some("it does not answer".to_owned())),
     };
+    if let Some(to) = copy.as_ref().and_then(|copy| copy.moved_to.clone()) {
+        return Err(KeepError::Moved { to });
+    }
     let known = Circumstances { is_new, is_behind: ahead.exists(), is_told };
     let opened = match meta.join("db").exists() {
         true => Some(open_sled(&meta, &ahead).await),

@@ -56,6 +56,9 @@ async fn check(shelf: &CopyShelf, me: &NodeId, tls: &Path) -> Result<(MetadataCo
         Ok(Found::Damaged(reason, _)) => return Err(none(format!(" that is whole ({reason})"))),
         Err(error) => return Err(none(format!(" that can be read ({:#})", anyhow::Error::from(error)))),
     };
+    if let Some(to) = copy.moved_to {
+        return Err(KeepError::Moved { to });
+    }
     if copy.keeper.node != *me && is_alive(&copy.keeper, tls).await {
         let MetastoreAddress { node, http, .. } = copy.keeper;
         return Err(KeepError::Alive { keeper: node, http });

@@ -1,65 +1,56 @@
 //! Metadata in an object of the cluster's store: every node reads and replaces it, and none of them is special. One
-//! store has the metadata of one cluster, which the first node claims.
+//! store has the metadata of one cluster, whose first change claims it.
 
 use std::sync::Arc;
 
-use shardd_store::metastore::{BucketMetastore, Expected, MetaError, Metastore};
+use shardd_store::metastore::{BucketMetastore, MetaError};
 use shardd_store::origin::Origin;
 use shardfmt::Digest;
 use tracing::warn;
 
 use super::OpenError;
 
-/// The key with the digest of the authority of the cluster.
-pub(crate) const CLUSTER: &str = "cluster";
-
-/// The metadata in the store, which is that of the cluster of this authority from now on. Where the cluster is not
-/// new, the store may be away.
+/// The metadata in the store, for a node of the cluster of this authority. Where the cluster is not new, the store
+/// need not answer yet: each later change claims it, or is refused.
 ///
 /// # Errors
-/// [`OpenError::OfAnotherCluster`], and [`OpenError::InStore`] when it can keep no metadata.
+/// [`OpenError::InStore`] when the store can keep no metadata, or has that of another cluster.
 pub async fn open_in_store(
     origin: &Arc<Origin>,
     authority: Digest,
     is_new: bool,
-) -> Result<Arc<dyn Metastore>, OpenError> {
-    let metastore = Arc::new(BucketMetastore::of_cluster(Arc::clone(origin)));
-    match claim(metastore.as_ref(), authority).await {
-        Ok(true) => {}
-        Ok(false) => return Err(OpenError::OfAnotherCluster { store: origin.name().to_owned() }),
+) -> Result<Arc<BucketMetastore>, OpenError> {
+    let metastore = Arc::new(BucketMetastore::of_cluster(Arc::clone(origin), authority));
+    match metastore.begin().await {
+        Ok(()) => {}
         Err(error @ MetaError::Unavailable { .. }) if !is_new => {
             warn!(%error, "the metadata in the store cannot be read yet");
         }
-        Err(source) => return Err(OpenError::InStore { store: origin.name().to_owned(), source }),
+        Err(source) => return Err(OpenError::InStore { source }),
     }
     Ok(metastore)
 }
 
-/// Whether the metadata is that of the cluster of this authority. What has none yet is.
-async fn claim(metastore: &dyn Metastore, authority: Digest) -> Result<bool, MetaError> {
-    let ours = authority.to_string().into_bytes();
-    match metastore.put(CLUSTER, ours.clone(), Expected::Absent, None).await {
-        Ok(_) => Ok(true),
-        Err(MetaError::Conflict { .. }) => {
-            Ok(metastore.get(CLUSTER).await?.is_some_and(|entry| entry.value == ours))
-        }
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use shardd_store::metastore::{Expected, Metastore};
+
     use super::*;
 
     #[tokio::test]
     async fn a_store_has_the_metadata_of_one_cluster() {
         let origin = Arc::new(Origin::open("memory://").expect("opens"));
         let [ours, theirs] = [b"ours", b"them"].map(|name| Digest::of(name));
-        let first = open_in_store(&origin, ours, true).await.expect("nothing is there");
+        // One that could not claim it at its start does with its first change.
+        let first = BucketMetastore::of_cluster(Arc::clone(&origin), ours);
         first.put("refs/a", vec![1], Expected::Absent, None).await.expect("puts");
         let again = open_in_store(&origin, ours, false).await.expect("it is ours");
         assert_eq!(again.get("refs/a").await.expect("reads").expect("there").value, [1]);
         let refused = open_in_store(&origin, theirs, true).await.err().expect("it is another's");
-        assert!(matches!(refused, OpenError::OfAnotherCluster { .. }), "{refused}");
+        assert!(format!("{:#}", anyhow::Error::from(refused)).contains("of another cluster"));
+        let late = BucketMetastore::of_cluster(origin, theirs);
+        let refused = late.put("refs/b", vec![2], Expected::Absent, None).await;
+        assert!(matches!(refused, Err(MetaError::Unchangeable { .. })), "{refused:?}");
+        assert!(late.get("refs/a").await.is_err(), "it is not read, either");
     }
 }

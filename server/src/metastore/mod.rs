@@ -22,7 +22,6 @@ use shardd_store::metastore::{MetaError, Metastore};
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
-pub(crate) use self::in_store::CLUSTER;
 pub use self::in_store::open_in_store;
 pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
@@ -63,14 +62,8 @@ pub enum OpenError {
     )]
     Elsewhere { asked: String, kept: String },
     /// The store keeps no metadata.
-    #[error("--metastore store: {store} cannot keep the metadata")]
-    InStore { store: String, source: MetaError },
-    /// The store has that of another cluster.
-    #[error(
-        "--metastore store: {store} has the metadata of another cluster; join that cluster with --join, or name another \
-         --store, or another folder of it"
-    )]
-    OfAnotherCluster { store: String },
+    #[error("--metastore store: the store cannot keep the metadata")]
+    InStore { source: MetaError },
     /// This build knows no etcd.
     #[error(
         "metastore {url} needs a shardd with etcd, which this one was built without: build it with `cargo build --release \

@@ -44,7 +44,7 @@ def ingest(
     ``shardctl ingest``.
 
     Ray reads ``dataset`` twice: to count rows and bytes, and to bring the rows of each shard together in a shuffle. If it gives
-    other rows the second time, such as samples drawn at random, this raises and commits nothing: pass
+    another number of rows or bytes the second time, as samples drawn at random do, this raises and commits nothing: pass
     ``dataset.materialize()``. A task holds one shard. The calling process holds a line for each shard.
 
     A worker writes a shard under the digest of its bytes, so one that is killed, or runs twice, leaves nothing half-visible.

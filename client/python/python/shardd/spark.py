@@ -42,7 +42,7 @@ def ingest(
     ``compression`` are those of ``shardctl ingest``.
 
     Spark computes ``df`` twice: to count rows and bytes, and to bring the rows of each shard together in a shuffle. If it gives
-    other rows the second time, such as rows drawn at random, this raises and commits nothing: pass ``df.persist()`` or
+    another number of rows or bytes the second time, as rows drawn at random do, this raises and commits nothing: pass ``df.persist()`` or
     ``df.checkpoint()``. A task holds one shard at a time. The driver holds a line for each shard.
 
     An executor writes a shard under the digest of its bytes, so one that is killed, or runs twice, leaves nothing half-visible.

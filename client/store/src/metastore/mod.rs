@@ -32,7 +32,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 
-pub use bucket::BucketMetastore;
+pub use bucket::{BucketMetastore, OWNER};
 pub use copy::{CopiedEntry, CopyShelf, MetadataCopy, MetastoreAddress};
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;

@@ -59,20 +59,25 @@ impl Rate {
         Rate { rate: None, grown: now, cut: None, next: now, held: now, since: now, made: [0; 2] }
     }
 
+    /// When a request may be made that waits now.
+    pub(super) fn due(&mut self, now: Instant) -> Instant {
+        self.grow(now);
+        self.next.max(self.held).max(now)
+    }
+
     /// When a request may be made that is due now; that time is taken.
     pub(super) fn take(&mut self, now: Instant) -> Instant {
         self.measure(now);
         self.made[1] += 1;
-        self.grow(now);
-        let at = self.next.max(self.held).max(now);
+        let at = self.due(now);
         if let Some(rate) = self.rate {
             self.next = at + Duration::from_secs_f64(1.0 / rate);
         }
         at
     }
 
-    /// Nothing is asked before this time.
-    pub(super) fn held(&self) -> Instant {
+    #[cfg(test)]
+    fn held(&self) -> Instant {
         self.held
     }
 
@@ -120,24 +125,35 @@ impl Rate {
 
 /// A [`Rate`] that all requests to a store share.
 #[derive(Debug)]
-pub(super) struct Throttle(Mutex<Rate>);
+pub(super) struct Throttle {
+    rate: Mutex<Rate>,
+    /// Held by the request that waits for its time: the others queue behind it. So one that is dropped leaves no gap.
+    queue: tokio::sync::Mutex<()>,
+}
 
 impl Throttle {
     pub(super) fn new() -> Throttle {
-        Throttle(Mutex::new(Rate::new(Instant::now())))
+        Throttle { rate: Mutex::new(Rate::new(Instant::now())), queue: tokio::sync::Mutex::default() }
     }
 
     /// Waits until a request may be made.
     pub(super) async fn pass(&self) {
-        loop {
-            let at = self.rate(|rate| rate.take(Instant::now()));
-            if at > Instant::now() {
-                sleep_until(at).await;
+        let try_now = |rate: &mut Rate| {
+            let now = Instant::now();
+            let due = rate.due(now);
+            if due <= now {
+                rate.take(now);
+                return None;
             }
-            // In the meantime the store may have asked for a pause.
-            if self.rate(|rate| rate.held()) <= at {
-                return;
-            }
+            Some(due)
+        };
+        if !self.is_limited() && self.rate(try_now).is_none() {
+            return;
+        }
+        let _first = self.queue.lock().await;
+        // In the meantime the store may ask for a pause.
+        while let Some(due) = self.rate(try_now) {
+            sleep_until(due).await;
         }
     }
 
@@ -150,7 +166,7 @@ impl Throttle {
     }
 
     fn rate<T>(&self, ask: impl FnOnce(&mut Rate) -> T) -> T {
-        ask(&mut self.0.lock().expect("no panic while held"))
+        ask(&mut self.rate.lock().expect("no panic while held"))
     }
 }
 
@@ -277,6 +293,21 @@ mod tests {
         let later = now + FORGOTTEN;
         assert_eq!(rate.take(later), later);
         assert!(!rate.is_limited() && rate.take(later) == later);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_that_are_dropped_leave_no_gap() {
+        let throttle = Throttle::new();
+        for _ in 0..4 {
+            throttle.pass().await;
+        }
+        throttle.refused(Instant::now(), None); // two a second, and more with each second
+        let waiting: Vec<_> = (0..200).map(|_| Box::pin(throttle.pass())).collect();
+        let all = futures::future::join_all(waiting);
+        assert!(tokio::time::timeout(Duration::from_millis(100), all).await.is_err());
+        let begun = Instant::now();
+        throttle.pass().await;
+        assert!(begun.elapsed() <= Duration::from_secs(1), "{:?}", begun.elapsed());
     }
 
     #[tokio::test(start_paused = true)]

@@ -16,6 +16,7 @@ use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter
 
 use super::store::one_line;
 use super::{Base, Layout, made_of, settings};
+use crate::canonical::canonical_schema;
 use crate::source::chat::template::TemplateFiles;
 use crate::{IngestConfig, IngestError, Ingested, Progress, Resources, Sink, Source};
 
@@ -150,9 +151,11 @@ pub fn open_to_append<E>(
     }
 }
 
-/// Refuses samples that have other columns. That some are never null here, or there, is no matter.
+/// Refuses samples that have other columns. That some are never null here, or there, is no matter, nor are the names of the
+/// items of lists, which earlier releases kept as the writer of the file had them.
 fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError> {
-    let mut changes = changes(schema, source.schema()).into_iter();
+    let canonical = canonical_schema(source.path(), schema).unwrap_or_else(|_| schema.clone());
+    let mut changes = changes(&canonical, source.schema()).into_iter();
     match changes.find(|change| !matches!(change, SchemaChange::Nullable { .. })) {
         None => Ok(()),
         Some(change) => Err(AppendError::Schema { path: source.path().to_owned(), change }),

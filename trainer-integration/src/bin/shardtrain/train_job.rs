@@ -2,10 +2,11 @@
 //!
 //! The controller names its server in the environment of each Pod
 //! ([KEP-2779](https://github.com/kubeflow/trainer/tree/master/proposals/2779-trainjob-progress)). Rank 0 posts to it every
-//! five seconds, and at the end. A server that refuses or is silent is warned about once, and holds nothing up.
+//! five seconds, and at the end. A server that refuses or is silent is warned about once. It holds up no step, and the end by
+//! ten seconds at most.
 
 use std::path::PathBuf;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,7 @@ struct Server {
 pub(crate) struct TrainJob {
     reports: SyncSender<Report>,
     posted: Option<Instant>,
+    /// The last step, unless it is posted.
     last: Option<Report>,
     thread: JoinHandle<()>,
 }
@@ -68,7 +70,8 @@ impl TrainJob {
         let (ca, token) = (set("KUBEFLOW_TRAINER_SERVER_CA_CERT")?, set("KUBEFLOW_TRAINER_SERVER_TOKEN")?);
         info!(url, "progress goes to the controller of the TrainJob");
         let server = Server { url, ca: ca.into(), token: token.into() };
-        let (reports, received) = sync_channel(1);
+        // No report waits behind another: each takes its time.
+        let (reports, received) = sync_channel(0);
         let thread = thread::spawn(move || post_all(&server, &received));
         Some(Self { reports, posted: None, last: None, thread })
     }
@@ -76,12 +79,17 @@ impl TrainJob {
     /// Takes in a step. Does not wait.
     pub(crate) fn step(&mut self, progress: &Progress, epochs: u32) {
         let report = Report::of(progress, epochs, now());
-        if self.posted.is_none_or(|at| at.elapsed() >= INTERVAL) {
-            // While the last one is still under way, this one is left out.
-            let _ = self.reports.try_send(report.clone());
-            self.posted = Some(Instant::now());
+        let is_due = self.posted.is_none_or(|at| at.elapsed() >= INTERVAL);
+        if !is_due {
+            self.last = Some(report);
+            return;
         }
-        self.last = Some(report);
+        self.posted = Some(Instant::now());
+        // While another one is still under way, this one waits for the next interval.
+        self.last = match self.reports.try_send(report) {
+            Ok(()) => None,
+            Err(TrySendError::Full(report) | TrySendError::Disconnected(report)) => Some(report),
+        };
     }
 
     /// Posts the last step, if it was not, and waits for that.

@@ -70,6 +70,7 @@ impl CatalogBackend {
             revision: listing.revision,
             last_lease: 0,
             taken_at,
+            moved_to: None,
             entries: listing.entries.into_iter().map(entry).collect(),
         };
         let shelf = CopyShelf::of(Arc::clone(self.origin()), Digest::of(&taken_at.to_le_bytes()));

@@ -58,6 +58,8 @@ impl Stored {
     }
 }
 
+/// How far counters are ahead of those of metadata that was moved here.
+const JUMP: u64 = 1 << 32;
 /// No counter comes this far by counting.
 const FAR: u64 = 1 << 62;
 
@@ -152,6 +154,13 @@ impl Document {
     pub(super) fn renew(&mut self, lease: LeaseId, now: SystemTime) -> Result<(), MetaError> {
         self.live(lease)?.renew(now);
         Ok(())
+    }
+
+    /// Counts on from numbers that were given out elsewhere, and some more that may have been.
+    pub(super) fn continue_after(&mut self, revision: u64, last_lease: u64) {
+        self.counter.revision = self.counter.revision.max(revision.saturating_add(JUMP));
+        self.counter.last_lease = self.counter.last_lease.max(last_lease.saturating_add(JUMP));
+        self.counter.forgotten = self.counter.revision;
     }
 
     /// Whether the lease is there.

@@ -17,7 +17,7 @@
 //! - Waits look again after 1 s, later 16 s (changes made through the same value wake them at once): each look costs
 //!   money. However many wait, one of them looks.
 //! - Nodes of a cluster ([`BucketMetastore::of_cluster`]) look every second. Each renewal of a lease replaces the object, so
-//!   their leases last longer ([`Pace::slack`]), and a renewal within that time writes nothing.
+//!   their leases last longer ([`Pace::slack`]), and a renewal within that time only looks whether the lease is there.
 //! - A store whose conditional puts do not hold is refused before the first name is put ([`races`]).
 
 mod document;
@@ -32,8 +32,9 @@ use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use shardfmt::Digest;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::records::{decode, encode};
 use super::{
@@ -44,6 +45,8 @@ use crate::random::{share, unlikely_twice};
 use document::Document;
 
 const POINTERS: &str = "pointers";
+/// The key of the cluster whose metadata it is.
+pub const OWNER: &str = "cluster";
 /// The object is no longer than this.
 const MAX_BYTES: u64 = 64 << 20;
 /// How often a change is tried.
@@ -84,14 +87,16 @@ pub struct BucketMetastore {
     origin: Arc<Origin>,
     clock: SystemClock,
     pace: Pace,
+    /// Of a cluster: the digest of its authority.
+    owner: Option<String>,
     /// How much the clocks of two machines may differ: a lease lives that much longer.
     clocks_differ: Duration,
     /// The state last read or written.
     known: Mutex<Known>,
     /// Held by the one of this process that changes something: the others would only lose.
     changing: tokio::sync::Mutex<()>,
-    /// Held by the wait of this process that looks for changes by others.
-    looking: tokio::sync::Mutex<()>,
+    /// When a wait of this process looked for changes by others; held by the one that does.
+    looked: tokio::sync::Mutex<Option<Instant>>,
     /// Wakes all waits of this value when another state is known.
     touched: watch::Sender<()>,
     /// When each lease granted here was last written.
@@ -111,10 +116,45 @@ impl BucketMetastore {
         Self::with_clock(origin, Pace::EMBEDDED, Arc::new(SystemTime::now), CLOCKS_DIFFER)
     }
 
-    /// The same for a node of a cluster that keeps its metadata there. It looks for changes by other nodes every second,
-    /// has no long patience with the store, and its leases live 25 s longer than asked for, since each renewal costs a write.
-    pub fn of_cluster(origin: Arc<Origin>) -> Self {
-        Self::with_clock(origin, Pace::CLUSTER, Arc::new(SystemTime::now), CLOCKS_DIFFER)
+    /// The same for a node of the cluster of this authority, which keeps its metadata there: the first change writes that down,
+    /// and what belongs to another cluster is neither read nor changed. It looks for changes by other nodes every second, has
+    /// no long patience with the store, and its leases live 25 s longer than asked for, since each renewal costs a write.
+    pub fn of_cluster(origin: Arc<Origin>, authority: Digest) -> Self {
+        let metastore = Self::with_clock(origin, Pace::CLUSTER, Arc::new(SystemTime::now), CLOCKS_DIFFER);
+        Self { owner: Some(authority.to_string()), ..metastore }
+    }
+
+    /// Lets revisions and leases begin after those that the metadata has used where it was before, so that none is given out a
+    /// second time.
+    ///
+    /// # Errors
+    /// As for a change.
+    pub async fn continue_after(&self, revision: u64, last_lease: u64) -> Result<(), MetaError> {
+        self.change(|document| {
+            document.continue_after(revision, last_lease);
+            Ok(())
+        })
+        .await
+    }
+
+    /// Refuses what belongs to another cluster.
+    fn check_owner(&self, document: &Document) -> Result<(), MetaError> {
+        let Some((owner, there)) = self.owner.as_ref().zip(document.get(OWNER)) else { return Ok(()) };
+        match there.value == owner.as_bytes() {
+            true => Ok(()),
+            false => Err(self.unchangeable(
+                "it has the metadata of another cluster; join that cluster with --join, or name another store, or another folder of it",
+            )),
+        }
+    }
+
+    /// Makes the document that of this cluster, if it is no cluster's yet.
+    fn claim(&self, document: &mut Document) -> Result<(), MetaError> {
+        self.check_owner(document)?;
+        if let Some(owner) = self.owner.as_ref().filter(|_| document.get(OWNER).is_none()) {
+            document.put(OWNER, owner.as_bytes(), Expected::Absent, None)?;
+        }
+        Ok(())
     }
 
     fn with_clock(origin: Arc<Origin>, pace: Pace, clock: SystemClock, clocks_differ: Duration) -> Self {
@@ -122,10 +162,11 @@ impl BucketMetastore {
             origin,
             clock,
             pace,
+            owner: None,
             clocks_differ,
             known: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
-            looking: tokio::sync::Mutex::default(),
+            looked: tokio::sync::Mutex::default(),
             touched: watch::Sender::new(()),
             held: Mutex::default(),
         }
@@ -182,6 +223,7 @@ impl BucketMetastore {
     /// The present entries, without lapsed leases.
     async fn view(&self) -> Result<Arc<Document>, MetaError> {
         let mut document = self.read().await?.unwrap_or_default().document;
+        self.check_owner(&document)?;
         let now = (*self.clock)();
         if document.is_stale(now) {
             match self.change(|_| Ok(())).await {
@@ -214,7 +256,7 @@ impl BucketMetastore {
             }
             let mut next = Document::clone(&base.document);
             next.lapse((*self.clock)());
-            let outcome = change(&mut next);
+            let outcome = self.claim(&mut next).and_then(|()| change(&mut next));
             let is_done = base.tag.is_some() && next == *base.document;
             if outcome.is_err() || is_done {
                 if is_now {
@@ -321,11 +363,16 @@ impl BucketMetastore {
         }
     }
 
-    /// Looks for changes by others after this time, in the turn of this wait.
+    /// Looks for changes by others after this time, unless another part of the process has looked meanwhile.
     async fn look_after(&self, poll: Duration) -> Result<(), MetaError> {
-        let _looking = self.looking.lock().await;
         sleep(poll).await;
-        self.read().await.map(drop)
+        let mut looked = self.looked.lock().await;
+        if looked.is_none_or(|at| at.elapsed() >= poll) {
+            let at = Instant::now();
+            self.read().await?;
+            *looked = Some(at);
+        }
+        Ok(())
     }
 
     /// How long a lease lives that is asked to live this long.
@@ -337,7 +384,7 @@ impl BucketMetastore {
     fn is_fresh(&self, lease: LeaseId) -> bool {
         let written = self.held().get(&lease).copied();
         let since = written.and_then(|written| (*self.clock)().duration_since(written).ok());
-        since.is_some_and(|since| since < self.pace.slack) && self.known().document.has_lease(lease)
+        since.is_some_and(|since| since < self.pace.slack)
     }
 
     fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, SystemTime>> {
@@ -412,7 +459,6 @@ impl Metastore for BucketMetastore {
         let [mut poll, longest] = self.pace.polls;
         let mut document = self.view().await?;
         loop {
-            touched.mark_unchanged();
             let newest = document.newest_under(prefix, since);
             if newest > since {
                 return Ok(newest);
@@ -432,6 +478,7 @@ impl Metastore for BucketMetastore {
                 }
                 () = lapse => {}
             }
+            // What is learned after this wakes the wait again.
             touched.mark_unchanged();
             document = self.known().document;
             if document.is_stale((*self.clock)()) {
@@ -441,37 +488,42 @@ impl Metastore for BucketMetastore {
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
-        let written = (*self.clock)();
-        let lease = self.change(|document| Ok(document.grant(self.lifetime(ttl), written))).await?;
+        // By the clock of each attempt: an earlier one may have waited for long.
+        let granted = |document: &mut Document| {
+            let now = (*self.clock)();
+            Ok((document.grant(self.lifetime(ttl), now), now))
+        };
+        let (lease, written) = self.change(granted).await?;
         self.held().insert(lease, written);
         Ok(lease)
     }
 
-    /// A lease that is gone may be noticed as late as the next write.
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
         if self.is_fresh(lease) {
-            return Ok(());
+            // Another may have ended it.
+            return match self.view().await?.has_lease(lease) {
+                true => Ok(()),
+                false => Err(MetaError::LeaseLost { lease }),
+            };
         }
-        let written = (*self.clock)();
-        // The others of this process go along, and need no write of their own.
-        let held: Vec<LeaseId> = self.held().keys().copied().filter(|held| *held != lease).collect();
-        let renewed = self
-            .change(|document| {
-                document.renew(lease, written)?;
-                let gone = |other: &LeaseId| document.renew(*other, written).is_err();
-                Ok(held.iter().copied().filter(gone).collect::<Vec<_>>())
-            })
-            .await;
-        let mut leases = self.held();
-        match &renewed {
-            Ok(gone) => gone.iter().for_each(|lease| _ = leases.remove(lease)),
-            Err(MetaError::LeaseLost { .. }) => _ = leases.remove(&lease),
-            Err(_) => {}
+        let renewed = |document: &mut Document| {
+            let now = (*self.clock)();
+            document.renew(lease, now).map(|()| now)
+        };
+        match self.change(renewed).await {
+            Ok(written) => {
+                if let Some(held) = self.held().get_mut(&lease) {
+                    *held = written;
+                }
+                Ok(())
+            }
+            Err(error) => {
+                if matches!(error, MetaError::LeaseLost { .. }) {
+                    self.held().remove(&lease);
+                }
+                Err(error)
+            }
         }
-        if renewed.is_ok() {
-            leases.values_mut().for_each(|at| *at = written);
-        }
-        renewed.map(drop)
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {

@@ -105,7 +105,7 @@ async fn however_many_wait_at_a_node_one_of_them_looks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_renews_every_second_writes_every_twenty() {
+async fn a_node_that_renews_two_leases_every_second_writes_each_every_twenty() {
     let (store, clock) = (Arc::new(Scripted::default()), clock());
     let (node, other) = (of_node(&store, Arc::clone(&clock)), of_node(&store, clock));
     let lease = node.grant(Duration::from_secs(5)).await.expect("grants");
@@ -120,7 +120,7 @@ async fn a_node_that_renews_every_second_writes_every_twenty() {
         }
         assert_eq!(other.list("").await.expect("lists").entries.len(), 2);
     }
-    assert!((14..=16).contains(&(store.puts() - before)), "{} puts in 300 s", store.puts() - before);
+    assert!((28..=32).contains(&(store.puts() - before)), "{} puts in 300 s", store.puts() - before);
 
     // Without renewals both lapse, no earlier than asked for after the last.
     let begun = tokio::time::Instant::now();
@@ -132,15 +132,61 @@ async fn a_node_that_renews_every_second_writes_every_twenty() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_another_ended_is_noticed_with_the_next_look() {
+async fn a_renewal_that_writes_nothing_notices_that_another_ended_the_lease() {
     let (store, clock) = (Arc::new(Scripted::default()), clock());
     let (node, other) = (of_node(&store, Arc::clone(&clock)), of_node(&store, clock));
     let lease = node.grant(Duration::from_secs(5)).await.expect("grants");
     node.put("nodes/a", vec![], Expected::Any, Some(lease)).await.expect("puts");
+    let puts = store.puts();
+    node.renew(lease).await.expect("it lives");
+    assert_eq!(store.puts(), puts);
     other.revoke(lease).await.expect("revokes");
-    node.renew(lease).await.expect("not noticed yet");
-    assert_eq!(node.get("nodes/a").await, Ok(None));
     assert_eq!(node.renew(lease).await, Err(MetaError::LeaseLost { lease }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_lease_of_who_does_not_renew_ends_though_others_of_the_process_are_renewed() {
+    let (store, clock) = (Arc::new(Scripted::default()), clock());
+    let node = of_node(&store, clock);
+    let (kept, left) = (
+        node.grant(Duration::from_secs(5)).await.expect("grants"),
+        node.grant(Duration::from_secs(5)).await.expect("grants"),
+    );
+    for _ in 0..40 {
+        sleep(Duration::from_secs(1)).await;
+        node.renew(kept).await.expect("it lives");
+    }
+    assert_eq!(node.renew(left).await, Err(MetaError::LeaseLost { lease: left }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_begins_during_a_change_is_woken_by_it() {
+    for turns in 0..8 {
+        let store = Arc::new(Scripted::default());
+        let metastore = of_node(&store, clock());
+        metastore.put("k", vec![], Expected::Any, None).await.expect("puts");
+        let begun = tokio::time::Instant::now();
+        let put = async {
+            for _ in 0..turns {
+                yield_now().await;
+            }
+            metastore.put("k", vec![1], Expected::Any, None).await
+        };
+        let (woken, revision) = futures::join!(metastore.changed("k", 1), put);
+        assert_eq!(woken, revision);
+        assert!(begun.elapsed() < Duration::from_millis(100), "after {turns} turns: {:?}", begun.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn numbers_continue_after_those_of_metadata_that_moved_here() {
+    let store = Arc::new(InMemory::new());
+    let metastore = over(&store);
+    metastore.continue_after(500, 7).await.expect("changes");
+    assert!(metastore.put("k", vec![], Expected::Any, None).await.expect("puts") > 500 + (1 << 32));
+    assert!(metastore.grant(Duration::from_secs(1)).await.expect("grants") > LeaseId(7 + (1 << 32)));
+    let woken = tokio::time::timeout(Duration::from_secs(1), metastore.changed("none/", 400)).await;
+    assert!(woken.is_ok(), "who waits since before the move looks again");
 }
 
 #[tokio::test]

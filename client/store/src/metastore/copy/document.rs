@@ -21,6 +21,9 @@ pub struct MetadataCopy {
     pub taken_at: u64,
     /// The entries without a lease, ordered by key.
     pub entries: Vec<CopiedEntry>,
+    /// Where the metadata has moved to, if it has: then there are no entries, and no node continues from this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moved_to: Option<String>,
 }
 
 /// A key, and its value.

@@ -97,14 +97,6 @@ impl CopyShelf {
         read(&self.origin, &self.name, known).await
     }
 
-    /// Removes the copy, where the metadata is no longer kept by a node.
-    ///
-    /// # Errors
-    /// When the store cannot be asked.
-    pub async fn remove(&self) -> Result<(), OriginError> {
-        self.origin.remove_swappable(&self.name).await
-    }
-
     /// The copies of other clusters that lie in the same store, the newest first.
     ///
     /// # Errors

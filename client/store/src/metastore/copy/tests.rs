@@ -11,7 +11,16 @@ fn copy(epoch: u64, node: &str, settled: u64) -> MetadataCopy {
     };
     let entry = |key: &str, value: &[u8]| CopiedEntry { key: key.into(), revision: 1, value: value.into() };
     let entries = vec![entry("refs/a", b"{\"x\":1}"), entry("refs/b", &[0xff, 0, 7]), entry("refs/c", b"")];
-    MetadataCopy { epoch, keeper, settled, revision: settled, last_lease: 3, taken_at: 4, entries }
+    MetadataCopy {
+        epoch,
+        keeper,
+        settled,
+        revision: settled,
+        last_lease: 3,
+        taken_at: 4,
+        entries,
+        moved_to: None,
+    }
 }
 
 fn stores() -> (TempDir, [Arc<Origin>; 2]) {
