@@ -97,7 +97,7 @@ def test_loaders_and_datasets_go_to_processes_of_every_kind(store, method):
         process.start()
         into.close()
         assert out.poll(60) and out.recv() == EVERY
-        process.join(10)
+        process.join(60)
         assert process.exitcode == 0
     assert len(ids(own)) == len(EVERY)
 

@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from engine_rows import FLAGS
-from helpers import WHOLE, ingest, one_ray, run, shardctl
+from helpers import WHOLE, ingest, run, shardctl
 
 import shardd
 
@@ -39,9 +39,8 @@ def test_the_version_is_that_of_shardctl_whatever_is_killed(tmp_path, master, ki
     shardd.from_iter(({"id": n, "values": half[n], "half": half[n, 0], "big": np.uint64(n)} for n in range(3)), tmp_path / "wide", name="wide")
     script = Path(__file__).with_name("spark_ingest.py")
     how = {"files": str(files), "folder": str(tmp_path), "master": master, "killed": killed, "kills": kills}
-    with one_ray():
-        env = {"OMP_NUM_THREADS": "1", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-        run([sys.executable, str(script), json.dumps(how)], timeout=900, env=env)
+    env = {"OMP_NUM_THREADS": "1", "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    run([sys.executable, str(script), json.dumps(how)], timeout=900, env=env)
     version = lambda name: shardd.StreamingDataset(str(tmp_path / "here"), dataset=name).version  # noqa: E731
     made = json.loads((tmp_path / "made.json").read_text())
     assert set(made.values()) == {version("rows")}, made
