@@ -57,7 +57,7 @@ fn data_type() -> impl Strategy<Value = DataType> {
                 .prop_map(move |(t, n, size)| DataType::FixedSizeList(item(t, n), size)),
             fields.prop_map(DataType::Struct),
             (inner, any::<bool>()).prop_map(|(values, nullable)| {
-                let pair = vec![Field::new("keys", DataType::Utf8, false), field("values", values, nullable)];
+                let pair = vec![Field::new("key", DataType::Utf8, false), field("value", values, nullable)];
                 DataType::Map(Arc::new(Field::new("entries", DataType::Struct(pair.into()), false)), false)
             }),
         ]
