@@ -120,7 +120,6 @@ fn pass(client: TcpStream, upstream: &str, seen: &Mutex<Seen>, budget: Option<&B
     client.set_nodelay(true)?;
     let mut requests = BufReader::new(client.try_clone()?);
     let mut client = client;
-    let mut server: Option<(TcpStream, BufReader<TcpStream>)> = None;
     loop {
         let request = read(&mut requests, false)?;
         let is_refused = budget.is_some_and(|budget| !budget.admits());
@@ -129,16 +128,11 @@ fn pass(client: TcpStream, upstream: &str, seen: &Mutex<Seen>, budget: Option<&B
             write_with(&mut client, &slow_down(), slow_down().body.len(), "")?;
             continue;
         }
-        let (to, from) = match &mut server {
-            Some(open) => open,
-            None => {
-                let stream = TcpStream::connect(upstream)?;
-                stream.set_nodelay(true)?;
-                server.insert((stream.try_clone()?, BufReader::new(stream)))
-            }
-        };
-        write_with(to, &request, request.body.len(), "")?;
-        let answer = read(from, request.head[0].starts_with("HEAD "))?;
+        // Some servers close a connection after each answer.
+        let mut server = TcpStream::connect(upstream)?;
+        server.set_nodelay(true)?;
+        write_with(&mut server, &request, request.body.len(), "Connection: close\r\n")?;
+        let answer = read(&mut BufReader::new(server), request.head[0].starts_with("HEAD "))?;
         seen.lock().expect("no panic while held").sent_bytes += answer.body.len() as u64;
         write_with(&mut client, &answer, answer.body.len(), "")?;
     }
