@@ -184,6 +184,7 @@ fn read_in_step(cluster: &Cluster, plan: &str, epochs: u64) {
 }
 
 #[test]
+#[ignore = "it counts the requests of a machine that keeps up: run it alone (`--ignored costs`)"]
 fn the_requests_of_a_training_whose_caches_hold_all_are_predicted() {
     let Some(counted) = Counted::start("1GiB") else { return };
     let rows = counted.cluster.root().join("rows.npy");
@@ -193,6 +194,7 @@ fn the_requests_of_a_training_whose_caches_hold_all_are_predicted() {
 }
 
 #[test]
+#[ignore = "it counts the requests of a machine that keeps up: run it alone (`--ignored costs`)"]
 fn the_requests_of_a_training_whose_caches_are_too_small_are_predicted() {
     if is_quick() {
         return;
@@ -262,6 +264,7 @@ fn in_a_process(s3: &S3, endpoint: &str, test: &str) -> Child {
 }
 
 #[test]
+#[ignore = "it counts the requests of a machine that keeps up: run it alone (`--ignored costs`)"]
 fn clients_of_a_store_that_refuses_requests_have_equal_shares_and_both_end() {
     let Some(s3) = S3::files() else { return };
     let mut writer = in_a_process(&s3, &s3.endpoint, "the_bucket_of_the_environment_is_filled");

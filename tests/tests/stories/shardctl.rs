@@ -456,6 +456,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
         ("plan where", &["7", "--epochs", "3", "--world", "2"]),
         ("plan cost", &["--nodes", "3"]),
         ("plan advise", &["--epochs", "30"]),
+        ("cost", &["--nodes", "3", "--epochs", "2"]),
         ("read", &["--batch-size", "500"]),
         ("read", &["--batch-size", "500", "--rows", "--quiet", "--consumed", "consumed"]),
         ("replay", &["--batch-size", "4", "--out", "step.arrow"]),
