@@ -286,9 +286,10 @@ impl<'a> Hosted<'a> {
         &self,
         mut read: impl FnMut(u32, &[Range<u32>]) -> Result<RowsRead, E>,
     ) -> Result<(Asked, Asked), E> {
-        // What a row takes past a cache, and what a joined range and a row of it take to be kept; by the first shard of which some
-        // rows are read past a cache.
-        let mut like: Option<Like> = None;
+        // All shards are taken to be like the first one of which some rows are read past a cache.
+        let has_past = |shard: &u32| Part::rows(&self.parts(*shard)).past > 0;
+        let sampled = (0..self.plan.shard_count()).find(has_past).unwrap_or(0);
+        let like = self.like(sampled, &self.parts(sampled), &mut read)?;
         let (mut filling, mut past) = ((0.0, 0.0), (0.0, 0.0));
         let mut sidecars = Asked::default();
         for shard in 0..self.plan.shard_count() {
@@ -297,12 +298,7 @@ impl<'a> Hosted<'a> {
             let sidecar = u64::from(self.scenario.shards[shard as usize].rows) * 16;
             sidecars += Asked::gets(1, sidecar).times(parts.len() as u64);
             let (rows, ranges) = (Part::rows(&parts), Part::joined_ranges(&parts));
-            if like.is_none() && rows.past > 0 {
-                like = Some(self.like(shard, &parts, &mut read)?);
-            }
-            let mean = self.mean_row(shard);
-            let like = like.unwrap_or(Like { mean, ..Like::default() });
-            let scale = mean / like.mean.max(1.0);
+            let scale = self.mean_row(shard) / like.mean.max(1.0);
             past.0 += rows.past as f64 * like.past.0;
             past.1 += rows.past as f64 * like.past.1 * scale;
             filling.0 += ranges as f64 * like.kept.0;
@@ -432,7 +428,7 @@ struct PartRows {
 
 /// Requests and bytes of the rows of a shard: of each row that is read past a cache; of each joined range, and of each row, that is
 /// kept.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct Like {
     past: (f64, f64),
     kept: (f64, f64),

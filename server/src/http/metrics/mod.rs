@@ -466,7 +466,7 @@ mod tests {
 | label | values |\n\
 |---|---|\n\
 | `route`, `method`, `status` | those of the API |\n\
-| `from`, `location`, `op`, `reason`, `resource`, `directory`, `stage`, `state` | a few words, fixed in the program |\n\
+| `class`, `from`, `location`, `op`, `reason`, `resource`, `directory`, `stage`, `state` | a few words, fixed in the program |\n\
 | `node` | nodes that this one has to do with: at most all of the cluster |\n\
 | `run`, `rank` | runs that are being read, with the ranks that report to this node: at most 256 of them |\n\
 | `version` | the release of this node |\n";
