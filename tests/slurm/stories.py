@@ -1,5 +1,6 @@
 """Trainings on Slurm: undisturbed, stopped before the time limit, requeued, cancelled. `run` starts them."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,7 +11,7 @@ import sys
 import time
 import traceback
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from slurm import NETWORK, ROOT, Job, Slurm, command, until
@@ -26,7 +27,7 @@ class Lab:
         self.slurm, self.programs = slurm, slurm.folder / "programs"
         # A build beside this may replace them.
         self.programs.mkdir()
-        for name in ("shardctl", "shardtrain"):
+        for name in ("shardctl", "shardd", "shardtrain"):
             shutil.copy2(programs / name, self.programs)
         self.store = slurm.folder / "store"
         self.ingest(self.store)
@@ -44,10 +45,13 @@ class Lab:
 
     def train(self, run: str, *options: str, epochs: int = EPOCHS) -> Job:
         """Two machines with two ranks each."""
-        arguments = ["--store", self.store, "--dataset", "digits", "--run", run, "--virtual-ranks", 12, "--epochs", epochs]
+        return self.submit("train.sbatch", *options, arguments=["--store", self.store, *self.arguments(run, epochs)])
+
+    def arguments(self, run: str, epochs: int) -> list[object]:
+        """What `shardtrain` gets, but for the place of the data."""
+        arguments = ["--dataset", "digits", "--run", run, "--virtual-ranks", 12, "--epochs", epochs]
         arguments += ["--checkpoints", self.slurm.folder / "checkpoints", "--checkpoint-every", 200]
-        arguments += ["--report", self._file(run, "report"), "--progress", self._file(run, "progress")]
-        return self.submit("train.sbatch", *options, arguments=arguments)
+        return [*arguments, "--report", self._file(run, "report"), "--progress", self._file(run, "progress")]
 
     def _file(self, run: str, kind: str) -> Path:
         return self.slurm.folder / f"{run}.{kind}.json"
@@ -129,17 +133,40 @@ def test_requeued(lab: Lab) -> str:
     return f"requeued {job.restarts()} x; {same_weights(lab, 'killed')}"
 
 
+def test_nodes(lab: Lab) -> str | None:
+    """Ranks that read through nodes of their job, which is requeued: nodes on the same machines, then on others."""
+    with bucket(lab) as access:
+        if access is None:
+            return "skipped: no moto_server"
+        lab.ingest("s3://data/nodes", **access)
+        # The two machines share a disk here: one has the directory of a first node, the other that of a joined one.
+        places = {"SHARDD_STORE": "s3://data/nodes", "SHARDD_CLUSTER": lab.slurm.folder / "cluster", "SHARDD_LOCAL": lab.slurm.folder / "local"}
+
+        def submit(run: str, *options: str) -> Job:
+            return lab.submit("nodes.sbatch", *options, arguments=lab.arguments(run, EPOCHS), **places, **access)
+
+        job = submit("nodes", "--nodelist=n1,n2")
+        lab.trains(job, "nodes", 0)
+        lab.forget_progress("nodes")
+        job.control("scancel", "--signal=TERM")
+        until("the job is requeued", lambda: job.restarts() > 0)
+        job.completed()
+        before = same_weights(lab, "nodes")
+        shutil.rmtree(lab.slurm.folder / "local")
+        read = shards_read(lab)
+        elsewhere = submit("elsewhere", "--nodelist=n2,n3")
+        elsewhere.completed()
+        report, calm = lab.report("elsewhere"), lab.report("calm")
+        assert report["weights_digest"] == calm["weights_digest"], (report["weights_digest"], calm["weights_digest"])
+        read = shards_read(lab) - read
+    return f"{before}; on other machines the same, with {read} requests for shards"
+
+
 def test_array(lab: Lab) -> str | None:
     """Requests for shards of one job with a cache of its own, and of three at once that share one."""
-    if not (moto := shutil.which("moto_server", path=os.environ.get("SHARDD_MOTO_PATH"))):
-        return "skipped: no moto_server"
-    address = f"{NETWORK}.254:16500"
-    with open(lab.slurm.folder / "s3.log", "wb") as log:
-        server = subprocess.Popen([moto, "-H", address.split(":")[0], "-p", address.split(":")[1]], stdout=log, stderr=log)
-    try:
-        bucket = urllib.request.Request(f"http://{address}/data", method="PUT")
-        until("the S3 server", lambda: urllib.request.urlopen(bucket, timeout=5).read() is not None)
-        access = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHARDD_STORE_ENDPOINT": f"http://{address}"}
+    with bucket(lab) as access:
+        if access is None:
+            return "skipped: no moto_server"
         lab.ingest("s3://data/store", "--shard-size", "8KiB", **access)
 
         def requests(name: str, jobs: str) -> int:
@@ -150,15 +177,30 @@ def test_array(lab: Lab) -> str | None:
             return shards_read(lab) - before
 
         one, three = requests("one", "0-0"), requests("three", "0-2")
-    finally:
-        server.terminate()
-        server.wait()
     assert 0 < one == three, f"one job makes {one} requests for shards, and three make {three}"
     return f"one job makes {one} requests for shards, three make {three}"
 
 
+@contextlib.contextmanager
+def bucket(lab: Lab) -> Iterator[dict[str, str] | None]:
+    """Variables by which all machines reach an empty bucket, if there is a server for it."""
+    if not (moto := shutil.which("moto_server", path=os.environ.get("SHARDD_MOTO_PATH"))):
+        yield None
+        return
+    address = f"{NETWORK}.254:16500"
+    with open(lab.slurm.folder / "s3.log", "ab") as log:
+        server = subprocess.Popen([moto, "-H", address.split(":")[0], "-p", address.split(":")[1]], stdout=log, stderr=log)
+    try:
+        request = urllib.request.Request(f"http://{address}/data", method="PUT")
+        until("the S3 server", lambda: urllib.request.urlopen(request, timeout=5).read() is not None)
+        yield {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "SHARDD_STORE_ENDPOINT": f"http://{address}"}
+    finally:
+        server.terminate()
+        server.wait()
+
+
 def shards_read(lab: Lab) -> int:
-    return len(re.findall(r'"GET /data/store/shards/\S+\.arrow', (lab.slurm.folder / "s3.log").read_text()))
+    return len(re.findall(r'"GET /data/\S+/shards/\S+\.arrow', (lab.slurm.folder / "s3.log").read_text()))
 
 
 STORIES: dict[str, Callable[[Lab], str | None]] = {
@@ -166,6 +208,7 @@ STORIES: dict[str, Callable[[Lab], str | None]] = {
     "a job trains on the ranks that Slurm starts": test_undisturbed,
     "a job that gets SIGTERM twice is requeued and has the same weights": test_signalled,
     "a job that meets its time limit is requeued and has the same weights": test_time_limit,
+    "a job reads through nodes on its machines, and has the same weights on others": test_nodes,
     "jobs of an array read each shard once for their machine": test_array,
     "a job that is requeued and cancelled by others has the same weights": test_requeued,
 }
