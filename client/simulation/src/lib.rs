@@ -44,7 +44,7 @@ use report::Recorder;
 pub use report::{EpochReport, NodeReport, Peers, Report, Summary};
 pub use scenario::{Event, EventKind, LinkRate, Scenario, ScenarioError};
 pub use store_reads::{
-    Asked, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
+    Asked, KeptIn, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
 };
 use traffic::Traffic;
 

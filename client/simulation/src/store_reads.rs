@@ -37,6 +37,9 @@ mod fixed {
     pub(super) const COPIES_OF_EPOCH: u64 = 1;
     /// While nothing changes, its keeper looks every five seconds whether another node keeps it now.
     pub(super) const LOOKS_PER_HOUR: u64 = 720;
+    /// Of metadata in the store, a node at rest looks for changes once a second, reads it three times every five seconds, and renews
+    /// its lease every twenty seconds.
+    pub(super) const NODE_OF_STORE_PER_HOUR: Asked = Asked { class_a: 180, class_b: 5760, read_bytes: 0 };
 }
 
 /// A shard in the store.
@@ -85,6 +88,21 @@ pub struct StoreScenario<'a> {
     pub cache_bytes: u64,
     /// Epochs that are trained.
     pub epochs: u32,
+    /// Where the metadata is.
+    pub metadata: KeptIn,
+}
+
+/// Where the cluster's metadata is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeptIn {
+    /// In sled of the first node, which copies it to the store.
+    #[default]
+    Sled,
+    /// In the store.
+    Store,
+    /// In etcd, which asks nothing of the store.
+    Etcd,
 }
 
 /// Requests, and the bytes of their answers.
@@ -115,7 +133,7 @@ pub struct StoreReads {
     pub run: Asked,
     /// Each epoch.
     pub epochs: Vec<Asked>,
-    /// In an hour in which nothing changes: polls of the node that keeps the metadata.
+    /// In an hour in which nothing changes: looks at the metadata, or at its copy.
     pub per_hour: Asked,
     /// An epoch in which each rank reads every shard from the store by itself.
     pub naive_epoch: Asked,
@@ -200,7 +218,11 @@ pub fn store_reads<E>(
     Scenario::healthy(scenario.nodes, scenario.epochs, link).check(plan, u64::MAX)?;
     let hosted = Hosted::of(plan, scenario);
     let (first, later) = hosted.epochs(read).map_err(StoreReadsError::Rows)?;
-    let copies = |count| Asked { class_a: count, ..Asked::default() };
+    // Where there are no copies, a change is a request itself; etcd asks nothing.
+    let copies = |count| match scenario.metadata {
+        KeptIn::Sled | KeptIn::Store => Asked { class_a: count, ..Asked::default() },
+        KeptIn::Etcd => Asked::default(),
+    };
     let [first, later] = [first, later].map(|asked| asked + copies(fixed::COPIES_OF_EPOCH));
     let nodes = u64::from(scenario.nodes);
     let reads = nodes * (fixed::READS_OF_RANK + fixed::READS_OF_NODE[usize::from(nodes > 1)]);
@@ -217,7 +239,11 @@ pub fn store_reads<E>(
         nodes_start: fixed::NODE_STARTS.times(nodes) + fixed::FIRST_NODE_STARTS,
         run: opening + copies(fixed::COPIES_OF_RUN),
         epochs: (0..scenario.epochs).map(|epoch| if epoch == 0 { first } else { later }).collect(),
-        per_hour: Asked::gets(fixed::LOOKS_PER_HOUR, 0),
+        per_hour: match scenario.metadata {
+            KeptIn::Sled => Asked::gets(fixed::LOOKS_PER_HOUR, 0),
+            KeptIn::Store => fixed::NODE_OF_STORE_PER_HOUR.times(nodes),
+            KeptIn::Etcd => Asked::default(),
+        },
         naive_epoch: Asked::gets(shards, bytes).times(nodes),
     })
 }
@@ -495,7 +521,15 @@ mod tests {
     }
 
     fn scenario(shards: &[StoredShard], nodes: u32, cache_bytes: u64, epochs: u32) -> StoreScenario<'_> {
-        StoreScenario { shards, window: 1, document_bytes: 300, nodes, cache_bytes, epochs }
+        StoreScenario {
+            shards,
+            window: 1,
+            document_bytes: 300,
+            nodes,
+            cache_bytes,
+            epochs,
+            metadata: KeptIn::Sled,
+        }
     }
 
     /// Rows of as many columns as there are, each of which lies apart; ranges of a column are joined.

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
 use futures::{StreamExt, TryStreamExt, stream};
@@ -204,6 +204,36 @@ fn the_requests_of_a_training_whose_caches_are_too_small_are_predicted() {
     write_rows(&rows, 16_000, 12_288);
     let plan = counted.plan(&rows, "3MiB");
     counted.compare(&plan, "64MiB", 2, || read_in_step(&counted.cluster, &plan, 2));
+}
+
+#[test]
+#[ignore = "it counts the requests of a machine that keeps up: run it alone (`--ignored costs`)"]
+fn the_requests_of_nodes_at_rest_with_their_metadata_in_the_store_are_predicted() {
+    let Some(s3) = S3::empty_moto() else { return };
+    let proxy = MeteredProxy::start(&s3.endpoint);
+    let mut variables: Vec<(&str, String)> =
+        s3.variables().map(|(name, value)| (name, value.to_owned())).to_vec();
+    variables[0].1 = proxy.endpoint();
+    variables.push(("SHARDD_STORE", "s3://data/shardd".to_owned()));
+    variables.push(("SHARDD_METASTORE", "store".to_owned()));
+    let cluster = Cluster::start_with(2, &variables);
+    let digits = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
+    run(cluster.shardctl().args(["ingest", &digits, "--name", "digits"]));
+    run(cluster.shardctl().args(["partition", "digits", "--q", "0.1", "--partitions", "24"]));
+    let printed = run(cluster.shardctl().args(["--json", "cost", "--plan", "digits", "--nodes", "2"]));
+    let predicted: Value = serde_json::from_str(&printed).expect("JSON");
+    let per_hour = &predicted["predicted"]["per_hour"];
+
+    let (before, began) = (proxy.seen(), Instant::now());
+    let standstill =
+        |time: Duration| assert!(time < Duration::from_secs(30), "nothing is asked: {:?}", proxy.seen());
+    look_until(|| (proxy.seen().class_b - before.class_b >= 240).then_some(()), || proxy.seen(), standstill);
+    let (seen, hours) = (proxy.seen().since(&before), began.elapsed().as_secs_f64() / 3600.0);
+    println!("predicted for an hour {per_hour}; in {:.0} s the server saw {seen:?}", hours * 3600.0);
+    let of = |field: &str| (number(&per_hour[field]) as f64 * hours).round() as u64;
+    assert_close("requests of class B at rest", of("class_b"), seen.class_b);
+    // A lease more or less is in that time.
+    assert!(of("class_a").abs_diff(seen.class_a) <= 2, "{} predicted, {} seen", of("class_a"), seen.class_a);
 }
 
 /// The bucket of the tests below, in processes of their own.

@@ -7,15 +7,15 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::ops::Range;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use shardd_api::status::WireCounts;
 use shardd_plan::Plan;
 use shardd_simulation::{
-    Asked, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
+    Asked, KeptIn, RowsRead, StoreReads, StoreReadsError, StoreScenario, StoredShard, store_reads,
 };
 use shardd_store::catalog::{Catalog, CatalogError};
-use shardd_store::connect::Connect;
+use shardd_store::connect::{Connect, HEALTH_TIMEOUT, Target};
 use shardfmt::joined::joined;
 use shardfmt::{ByteSize, ManifestFile, ShardError, Sidecar};
 
@@ -23,6 +23,7 @@ use self::counted::{CountedEpoch, CountedRun};
 use self::prices::Prices;
 use crate::failure::Failure;
 use crate::human::{count, plural};
+use crate::nodes::live_nodes;
 use crate::output;
 use crate::plan::PlanOrRun;
 use crate::table::{Table, facts};
@@ -55,6 +56,10 @@ pub(crate) struct Cost {
     #[arg(long)]
     epochs: Option<u32>,
 
+    /// Where the cluster keeps its metadata: in the store, nodes look there for changes [default: that of the nodes, or sled]
+    #[arg(long, value_enum, value_name = "PLACE")]
+    metastore: Option<Place>,
+
     /// Samples in a step, all ranks together: rows that are due together share requests [default: 32 for each node]
     #[arg(long)]
     global_batch_size: Option<u64>,
@@ -62,6 +67,24 @@ pub(crate) struct Cost {
     /// Prices: s3-standard, gcs-standard, azure-hot, r2, or a TOML file of your own with the same fields
     #[arg(long, value_name = "LIST", default_value = "s3-standard")]
     prices: String,
+}
+
+/// Where metadata can be.
+#[derive(Clone, Copy, ValueEnum)]
+enum Place {
+    Sled,
+    Store,
+    Etcd,
+}
+
+impl From<Place> for KeptIn {
+    fn from(place: Place) -> KeptIn {
+        match place {
+            Place::Sled => KeptIn::Sled,
+            Place::Store => KeptIn::Store,
+            Place::Etcd => KeptIn::Etcd,
+        }
+    }
 }
 
 /// A prediction, and what was counted.
@@ -103,8 +126,16 @@ impl Cost {
         let epochs = self.epochs.or(read.map(|epochs| epochs as u32)).unwrap_or(10);
         let batch = self.global_batch_size.unwrap_or(32 * u64::from(nodes.max(1)));
         let window = READ_AHEAD.saturating_mul(batch.div_ceil(u64::from(nodes.max(1))));
-        let scenario =
-            StoreScenario { shards: &[], window, document_bytes: 0, nodes, cache_bytes: cache, epochs };
+        let metadata = self.metastore.map_or_else(|| present_place(connect), KeptIn::from);
+        let scenario = StoreScenario {
+            shards: &[],
+            window,
+            document_bytes: 0,
+            nodes,
+            cache_bytes: cache,
+            epochs,
+            metadata,
+        };
         let predicted = predict(&*catalog, &plan, &manifest, scenario)?;
         if let Some(silent) = counted.as_ref().map(|run| &run.silent).filter(|silent| !silent.is_empty()) {
             let nodes = silent.join(", ");
@@ -118,6 +149,18 @@ impl Cost {
             false => output::print(&report.render(&plan)),
         }
         Ok(())
+    }
+}
+
+/// Where the metadata is as the nodes say; in sled where none answers.
+fn present_place(connect: &Connect) -> KeptIn {
+    let Ok(Target::Servers(servers)) = connect.target() else { return KeptIn::Sled };
+    let http = servers.http_within(HEALTH_TIMEOUT);
+    let nodes = live_nodes(&http, servers.first_that_answers()).unwrap_or_default();
+    match nodes.into_iter().find_map(|state| state.record.metastore).as_deref() {
+        None | Some("sled") => KeptIn::Sled,
+        Some("store") => KeptIn::Store,
+        Some(_) => KeptIn::Etcd,
     }
 }
 
@@ -221,7 +264,7 @@ impl Report {
         row("run".to_owned(), reads.of_run());
         row("run, all ranks read all".to_owned(), reads.naive_run());
         row("nodes start".to_owned(), reads.nodes_start);
-        row("polls of an hour".to_owned(), reads.per_hour);
+        row("hour at rest".to_owned(), reads.per_hour);
         let stored = ByteSize(reads.stored_bytes).to_string();
         let month = money(self.prices.of_month(reads.stored_bytes));
         format!("{}storage of {stored}: {month} a month\n", table.render())
@@ -342,7 +385,7 @@ epochs 1 to 2, each            1        0        0 B  0.000005
 run                            5       78   64.0 MiB  0.000056
 run, all ranks read all        0      360  384.0 MiB    0.0001
 nodes start                    7        1        0 B  0.000035
-polls of an hour               0      720        0 B    0.0003
+hour at rest                   0      720        0 B    0.0003
 storage of 64.0 MiB: 0.0014 a month
 ";
         let printed = report.render_predicted();

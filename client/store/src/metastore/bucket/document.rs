@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::super::records::{LeaseRecord, RevisionRecord};
 use super::super::{Entry, Expected, LeaseId, Listing, MetaError};
+use super::OWNER;
 
 /// How many writes are remembered by their marks: more than can happen while one of them is found out about.
 const MARKS_REMEMBERED: usize = 256;
@@ -105,6 +106,28 @@ impl Document {
     pub(super) fn list(&self, prefix: &str) -> Listing {
         let entries = self.under(prefix).map(|(key, stored)| (key.clone(), stored.entry())).collect();
         Listing { entries, revision: self.counter.revision }
+    }
+
+    /// The entries without a lease.
+    pub(super) fn lasting(&self) -> Listing {
+        let lasting = self.keys.iter().filter(|(_, stored)| stored.lease.is_none());
+        let entries = lasting.map(|(key, stored)| (key.clone(), stored.entry())).collect();
+        Listing { entries, revision: self.counter.revision }
+    }
+
+    /// Deletes entries without a lease that are not among these, and puts those that differ.
+    pub(super) fn replace_lasting(&mut self, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), MetaError> {
+        for (key, Entry { value, revision }) in self.lasting().entries {
+            if key != OWNER && entries.get(&key) != Some(&value) {
+                self.delete(&key, Expected::At(revision))?;
+            }
+        }
+        for (key, value) in entries {
+            if self.get(key).is_none_or(|entry| entry.value != *value) {
+                self.put(key, value, Expected::Any, None)?;
+            }
+        }
+        Ok(())
     }
 
     /// The newest revision of a change under `prefix`, among changes after `since`.

@@ -137,6 +137,18 @@ impl BucketMetastore {
         .await
     }
 
+    /// Replaces all entries that hang on no lease by these, in one change; [`OWNER`] stays.
+    ///
+    /// # Errors
+    /// As for a change.
+    pub async fn replace_lasting(&self, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), MetaError> {
+        for (key, value) in entries {
+            check_key(key)?;
+            check_value(key, value)?;
+        }
+        self.change(|document| document.replace_lasting(entries)).await
+    }
+
     /// Refuses what belongs to another cluster.
     fn check_owner(&self, document: &Document) -> Result<(), MetaError> {
         let Some((owner, there)) = self.owner.as_ref().zip(document.get(OWNER)) else { return Ok(()) };
@@ -222,7 +234,12 @@ impl BucketMetastore {
 
     /// The present entries, without lapsed leases.
     async fn view(&self) -> Result<Arc<Document>, MetaError> {
+        let at = Instant::now();
         let mut document = self.read().await?.unwrap_or_default().document;
+        // Waits need not look again so soon.
+        if let Ok(mut looked) = self.looked.try_lock() {
+            *looked = (*looked).max(Some(at));
+        }
         self.check_owner(&document)?;
         let now = (*self.clock)();
         if document.is_stale(now) {
@@ -366,6 +383,11 @@ impl BucketMetastore {
     /// Looks for changes by others after this time, unless another part of the process has looked meanwhile.
     async fn look_after(&self, poll: Duration) -> Result<(), MetaError> {
         sleep(poll).await;
+        self.look_within(poll).await
+    }
+
+    /// Looks, unless this process has within this time.
+    async fn look_within(&self, poll: Duration) -> Result<(), MetaError> {
         let mut looked = self.looked.lock().await;
         if looked.is_none_or(|at| at.elapsed() >= poll) {
             let at = Instant::now();
@@ -453,6 +475,10 @@ impl Metastore for BucketMetastore {
         Ok(self.view().await?.list(prefix))
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        Ok(self.view().await?.lasting())
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // Subscribed before the first look: a change after the look wakes the wait.
         let mut touched = self.touched.subscribe();
@@ -500,8 +526,9 @@ impl Metastore for BucketMetastore {
 
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
         if self.is_fresh(lease) {
-            // Another may have ended it.
-            return match self.view().await?.has_lease(lease) {
+            // Another may have ended it: that is seen as soon as by those who wait for it.
+            self.look_within(self.pace.polls[0]).await?;
+            return match self.known().document.has_lease(lease) {
                 true => Ok(()),
                 false => Err(MetaError::LeaseLost { lease }),
             };

@@ -141,6 +141,8 @@ async fn a_renewal_that_writes_nothing_notices_that_another_ended_the_lease() {
     node.renew(lease).await.expect("it lives");
     assert_eq!(store.puts(), puts);
     other.revoke(lease).await.expect("revokes");
+    // As soon as one who waits for changes: within a second.
+    sleep(Duration::from_secs(1)).await;
     assert_eq!(node.renew(lease).await, Err(MetaError::LeaseLost { lease }));
 }
 
