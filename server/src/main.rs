@@ -9,7 +9,8 @@ use std::time::Duration;
 use clap::{ArgMatches, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd::config::{self, AtStart, Config, ConfigError, LogFormat, LogLevel, Settings};
 use shardd::metastore::MetastoreUrl;
-use shardd::serve::{Ended, Migrated, Signals};
+use shardd::serve::{Ended, Migrated, Restored, ServeError, Signals};
+use shardd_store::metastore::Backup;
 use shardd_telemetry::{Exporting, Service, TelemetryError};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::level_filters::LevelFilter;
@@ -41,7 +42,7 @@ enum Command {
     /// Check a settings file, or show the settings that hold
     #[command(subcommand)]
     Config(ConfigCommand),
-    /// Move the metadata of a cluster
+    /// Move the metadata of a cluster, or make it of a backup
     #[command(subcommand)]
     Metastore(MetastoreCommand),
 }
@@ -56,6 +57,20 @@ enum MetastoreCommand {
         /// The new place: `store`, or `etcd://HOST:PORT[,HOST:PORT…][/PREFIX]`
         #[arg(long, value_name = "URL")]
         to: String,
+        #[command(flatten)]
+        given: Box<Given>,
+    },
+    /// Make the metadata of a backup, as `shardctl metastore backup` writes it
+    ///
+    /// Stop the first node, run this where it has its data, with the settings that it serves with, and start it again. Where the
+    /// metadata is in the store or in etcd, stop all nodes. Changes since the backup are lost: names, tags, plans, runs and tokens
+    /// are as they were, also revoked ones.
+    Restore {
+        /// The backup
+        file: PathBuf,
+        /// Replace metadata that is there; sled's is set aside, not deleted
+        #[arg(long)]
+        replace: bool,
         #[command(flatten)]
         given: Box<Given>,
     },
@@ -107,6 +122,9 @@ fn main() -> ExitCode {
             Err(error) => Err(error.to_string()),
         },
         Command::Metastore(MetastoreCommand::Migrate { to, given }) => return migrate(&to, *given),
+        Command::Metastore(MetastoreCommand::Restore { file, replace, given }) => {
+            return restore(&file, replace, *given);
+        }
         Command::Config(ConfigCommand::Check { file }) => check(&file),
         Command::Config(ConfigCommand::Show { default: true, .. }) => Ok(config::template()),
         Command::Config(ConfigCommand::Show { default: false, given }) => {
@@ -146,6 +164,28 @@ fn migrate(to: &str, given: Given) -> ExitCode {
         Ok(to) => to,
         Err(reason) => return complain(&format!("--to: {reason}"), 2),
     };
+    offline(given, async |config| {
+        let Migrated { entries, to } = shardd::serve::migrate(config, &to).await?;
+        Ok(format!("moved {entries} entries to {to}; start the node again, with the same settings"))
+    })
+}
+
+/// Makes the metadata of a backup, and says where it is.
+fn restore(file: &Path, is_replacing: bool, given: Given) -> ExitCode {
+    let read = std::fs::read(file).map_err(|error| error.to_string());
+    let backup = read.and_then(|bytes| Backup::from_bytes(&bytes).map_err(|error| error.to_string()));
+    let backup = match backup {
+        Ok(backup) => backup,
+        Err(reason) => return complain(&format!("{}: {reason}", file.display()), 2),
+    };
+    offline(given, async |config| {
+        let Restored { entries, at } = shardd::serve::restore(config, &backup, is_replacing).await?;
+        Ok(format!("restored {entries} entries to {at}; start the node again, with the same settings"))
+    })
+}
+
+/// Works on the data of a node that does not run, and prints the outcome.
+fn offline(given: Given, work: impl AsyncFnOnce(Config) -> Result<String, ServeError>) -> ExitCode {
     let config = match given.resolve() {
         Ok(config) => config,
         Err(error) => return complain(&error.to_string(), 2),
@@ -154,9 +194,9 @@ fn migrate(to: &str, given: Given) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return complain(&format!("cannot start: {error}"), 1),
     };
-    match runtime.block_on(shardd::serve::migrate(config, &to)) {
-        Ok(Migrated { entries, to }) => {
-            println!("moved {entries} entries to {to}; start the node again, with the same settings");
+    match runtime.block_on(work(config)) {
+        Ok(done) => {
+            println!("{done}");
             ExitCode::SUCCESS
         }
         Err(error) => complain(&format!("{:#}", anyhow::Error::from(error)), 1),

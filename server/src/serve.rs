@@ -22,6 +22,7 @@ use shardd_certificates::CertificateError;
 use shardd_engine::cache::CacheError;
 use shardd_engine::engine::{Engine, EngineError};
 use shardd_store::catalog::CatalogError;
+use shardd_store::metastore::Backup;
 use shardd_store::origin::OriginError;
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -31,7 +32,7 @@ use crate::config::{Config, ConfigError, OnSigterm};
 use crate::https::HttpsError;
 use crate::identity::{Cluster, IdentityError, Site};
 use crate::keeping::{self, KeepError};
-pub use crate::keeping::{Migrated, MigrationError};
+pub use crate::keeping::{Migrated, MigrationError, RestoreError, Restored};
 use crate::membership::MembershipError;
 use crate::metastore::{MetastoreUrl, OpenError};
 use crate::transport::TransportError;
@@ -95,6 +96,9 @@ pub enum ServeError {
     /// The metadata stays where it is.
     #[error(transparent)]
     Migration(#[from] MigrationError),
+    /// The metadata is not made of a backup.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
     /// No store.
     #[error("--store cannot be used")]
     Store(#[from] OriginError),
@@ -196,6 +200,26 @@ pub async fn migrate(config: Config, to: &MetastoreUrl) -> Result<Migrated, Serv
     };
     let origin = Arc::new(open_store(&config, &role)?);
     Ok(keeping::migrate(&data, identity, &origin, metastore, to).await?)
+}
+
+/// Makes the metadata of the cluster whose first node has these settings of a backup, while no process serves its data.
+/// `is_replacing` permits that other metadata is there.
+///
+/// # Errors
+/// [`ServeError::InUse`] while the node runs, [`ServeError::Restore`].
+pub async fn restore(config: Config, backup: &Backup, is_replacing: bool) -> Result<Restored, ServeError> {
+    let data = config.data.clone();
+    if !data.join("tls").exists() {
+        return Err(RestoreError::NotHere { path: data }.into());
+    }
+    let _locked = lock_data(&data)?;
+    let config = Config { join: None, ..config };
+    let role = take_role(&config).await?;
+    let NodeRole::First { identity, metastore, .. } = &role else {
+        return Err(RestoreError::NotHere { path: data }.into());
+    };
+    let origin = Arc::new(open_store(&config, &role)?);
+    Ok(keeping::restore(&data, identity, &origin, metastore, backup, is_replacing).await?)
 }
 
 async fn serve_locked(

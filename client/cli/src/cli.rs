@@ -5,9 +5,9 @@ use shardd_store::connect::Connect;
 
 use crate::{
     append, audit, certs, completions, context, cost, demo, derive, diff, doctor, drain, events, evict,
-    exchange, explain, export, forget, gc, head, info, ingest, log, ls, man, partition, plan, promote, prune,
-    read, rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag, token, top, verify,
-    warm,
+    exchange, explain, export, forget, gc, head, info, ingest, log, ls, man, metastore, partition, plan,
+    promote, prune, read, rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag,
+    token, top, verify, warm,
 };
 
 /// The end of the help and of the manual page.
@@ -51,6 +51,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "join",
             "leave",
             "promote",
+            "metastore",
         ],
     ),
     ("Store", &["verify", "gc", "recover"]),
@@ -103,6 +104,7 @@ pub(crate) enum Command {
     Join(drain::Join),
     Leave(drain::Leave),
     Promote(promote::Promote),
+    Metastore(metastore::Metastore),
     Rebalance(rebalance::Rebalance),
     Warm(warm::Warm),
     Evict(evict::Evict),

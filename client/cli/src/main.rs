@@ -34,6 +34,7 @@ mod ingest;
 mod log;
 mod ls;
 mod man;
+mod metastore;
 mod nodes;
 mod output;
 mod partition;
@@ -128,6 +129,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Join(command) => command.run(&connect, json),
         Command::Leave(command) => command.run(&connect, json),
         Command::Promote(command) => command.run(&connect, json),
+        Command::Metastore(command) => command.run(&connect, json),
         Command::Rebalance(command) => command.run(&connect, json),
         Command::Warm(command) => command.run(&connect, json),
         Command::Evict(command) => command.run(&connect, json),

@@ -163,7 +163,8 @@ fn or_remove(file: &Option<PathBuf>, made: Result<Value, HttpError>) -> Result<V
     made
 }
 
-fn private_file(path: &Path) -> Result<File, Failure> {
+/// Makes a file that only the user can read.
+pub(crate) fn private_file(path: &Path) -> Result<File, Failure> {
     let opened = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     opened.map_err(|error| {
         let reason = match error.kind() {

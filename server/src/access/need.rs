@@ -35,7 +35,8 @@ impl Need {
             ["v1", "join"] => return Need::Nothing,
             [
                 "v1",
-                "tokens" | "join-tokens" | "certificates" | "gc" | "forget" | "recover" | "promote" | "evict",
+                "tokens" | "join-tokens" | "certificates" | "gc" | "forget" | "recover" | "promote" | "evict"
+                | "metastore",
                 ..,
             ] => Role::Admin,
             ["v1", "nodes" | "exchange", ..] if !is_read => Role::Admin,
@@ -131,6 +132,7 @@ mod tests {
             ("POST", "/v1/forget", token(Role::Admin, None)),
             ("POST", "/v1/recover", token(Role::Admin, None)),
             ("POST", "/v1/promote", token(Role::Admin, None)),
+            ("GET", "/v1/metastore/backup", token(Role::Admin, None)),
             ("POST", "/v1/evict", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
             ("GET", "/v1/nodes", token(Role::Read, None)),

@@ -19,6 +19,7 @@ mod forget;
 mod garbage;
 mod immutable;
 mod listen;
+mod metadata;
 mod metrics;
 mod nodes;
 mod observe;
@@ -236,6 +237,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(forget::forget))
         .routes(routes!(recover::recover))
         .routes(routes!(promote::promote))
+        .routes(routes!(metadata::backup))
         .routes(routes!(runs::list, runs::create))
         .routes(routes!(runs::show, runs::remove))
         .routes(routes!(runs::placement))

@@ -160,16 +160,18 @@ async fn fill_from(
     name: &str,
 ) -> Result<usize, MigrationError> {
     let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
-    let target: Arc<dyn Metastore> = match to {
-        MetastoreUrl::Etcd(url) => metastore::open_etcd(url)?,
+    match to {
+        MetastoreUrl::Etcd(url) => fill(metastore::open_etcd(url)?.as_ref(), &snapshot.entries, name).await?,
         _ => {
             let store = metastore::open_in_store(origin, identity.authority(), true).await?;
-            let continued = store.continue_after(snapshot.revision, snapshot.last_lease).await;
-            continued.map_err(|source| MigrationError::Target { to: name.to_owned(), source })?;
-            store
+            missing(store.as_ref(), &snapshot.entries, name).await?;
+            let failed = |source| MigrationError::Target { to: name.to_owned(), source };
+            store.continue_after(snapshot.revision, snapshot.last_lease).await.map_err(failed)?;
+            // Each change writes the whole object: all of them are one.
+            let entries = snapshot.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
+            store.replace_lasting(&entries.collect()).await.map_err(failed)?;
         }
-    };
-    fill(target.as_ref(), &snapshot.entries, name).await?;
+    }
     Ok(snapshot.entries.len())
 }
 
@@ -204,6 +206,19 @@ async fn note(
 
 /// Puts the entries to a place that has no others.
 async fn fill(target: &dyn Metastore, entries: &[CopiedEntry], to: &str) -> Result<(), MigrationError> {
+    for CopiedEntry { key, value, .. } in missing(target, entries, to).await? {
+        let put = target.put(key, value.clone(), Expected::Absent, None).await;
+        put.map_err(|source| MigrationError::Target { to: to.to_owned(), source })?;
+    }
+    Ok(())
+}
+
+/// The entries that the place lacks. It has no others.
+async fn missing<'a>(
+    target: &dyn Metastore,
+    entries: &'a [CopiedEntry],
+    to: &str,
+) -> Result<Vec<&'a CopiedEntry>, MigrationError> {
     let failed = |source| MigrationError::Target { to: to.to_owned(), source };
     let of =
         |key: &str| entries.binary_search_by(|entry| entry.key.as_str().cmp(key)).ok().map(|at| &entries[at]);
@@ -213,12 +228,9 @@ async fn fill(target: &dyn Metastore, entries: &[CopiedEntry], to: &str) -> Resu
             return Err(MigrationError::NotEmpty { to: to.to_owned(), key: key.clone() });
         }
     }
-    for CopiedEntry { key, value, .. } in entries {
-        if there.iter().all(|(there, _)| there != key) {
-            target.put(key, value.clone(), Expected::Absent, None).await.map_err(failed)?;
-        }
-    }
-    Ok(())
+    let is_there =
+        |key: &String| there.binary_search_by(|(there, _)| there.as_str().cmp(key.as_str())).is_ok();
+    Ok(entries.iter().filter(|entry| !is_there(&entry.key)).collect())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The node with a cluster's metadata in sled, and the safety of the metadata: its copy in the store, the
-//! start with damaged or missing metadata ([`opening`]), the takeover by another node ([`promotion`]), and the
-//! move to another metastore ([`migration`]).
+//! start with damaged or missing metadata ([`opening`]), the takeover by another node ([`promotion`]), the
+//! move to another metastore ([`migration`]), and the return to a backup ([`restoring`]).
 //!
 //! The copy is the fence, too (`shardd_store::metastore::copy`): who finds that another node keeps the metadata stops. Where
 //! metadata is in etcd none of this is needed.
@@ -9,6 +9,7 @@ mod copier;
 mod migration;
 mod opening;
 mod promotion;
+mod restoring;
 
 use std::path::PathBuf;
 
@@ -23,6 +24,8 @@ pub(crate) use migration::migrate;
 pub use migration::{Migrated, MigrationError};
 pub(crate) use opening::{Opened, open, set_aside};
 pub(crate) use promotion::{Promotion, promote, retire, unretire};
+pub(crate) use restoring::restore;
+pub use restoring::{RestoreError, Restored};
 
 /// The directory of the metadata, in the data directory.
 const META: &str = "meta";

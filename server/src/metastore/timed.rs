@@ -99,6 +99,10 @@ impl Metastore for TimedMetastore {
         self.times.time("list", self.inner.list(prefix)).await
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        self.times.time("list", self.inner.lasting()).await
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // It waits for a change: how long says nothing.
         let outcome = self.inner.changed(prefix, since).await;
@@ -179,6 +183,9 @@ mod tests {
                 unreachable!("only asked for a key")
             }
             async fn list(&self, _: &str) -> Result<Listing, MetaError> {
+                unreachable!("only asked for a key")
+            }
+            async fn lasting(&self) -> Result<Listing, MetaError> {
                 unreachable!("only asked for a key")
             }
             async fn changed(&self, _: &str, _: u64) -> Result<u64, MetaError> {

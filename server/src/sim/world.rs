@@ -124,6 +124,10 @@ impl Metastore for Gate {
         self.open()?.list(prefix).await
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        self.open()?.lasting().await
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         let changed = self.open()?.changed(prefix, since).await;
         self.open()?;

@@ -15,6 +15,7 @@ pub(super) enum MetaRequest {
     Put { key: String, expected: Expected, lease: Option<LeaseId> },
     Delete { key: String, expected: Expected },
     List { prefix: String },
+    Lasting,
     Changed { prefix: String, since: u64 },
     Grant { ttl_ms: u64 },
     Renew { lease: LeaseId },
@@ -46,6 +47,10 @@ pub(super) async fn answer(
             Err(error) => plain(Err(error)),
         },
         MetaRequest::List { prefix } => match store.list(&prefix).await {
+            Ok(listing) => flatten(listing),
+            Err(error) => plain(Err(error)),
+        },
+        MetaRequest::Lasting => match store.lasting().await {
             Ok(listing) => flatten(listing),
             Err(error) => plain(Err(error)),
         },

@@ -108,6 +108,15 @@ impl Metastore for RemoteMetastore {
         }
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        match self.ask(MetaRequest::Lasting, vec![]).await? {
+            (MetaReply::Listing { keys, revision }, values) => {
+                unflatten(keys, revision, &values).ok_or_else(|| self.confused())
+            }
+            _ => Err(self.confused()),
+        }
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // Without a time limit: the connection's keep-alive notices when the other node is gone.
         match self.wait(MetaRequest::Changed { prefix: prefix.into(), since }, vec![]).await? {

@@ -3,6 +3,7 @@
 
 mod access;
 mod audits;
+mod backup;
 mod certificates;
 mod cifar;
 mod compat;

@@ -34,6 +34,7 @@ pub async fn all(make: impl AsyncFn() -> Arc<dyn Metastore>) {
     a_renewed_lease_lives_on(&*make().await).await;
     a_revoked_lease_takes_its_keys_along(&*make().await).await;
     a_later_put_decides_about_the_lease(&*make().await).await;
+    what_hangs_on_no_lease_is_lasting(&*make().await).await;
 }
 
 /// Values come back as they were put, under any key that is allowed.
@@ -53,6 +54,22 @@ pub async fn what_is_put_is_read(store: &dyn Metastore) {
     assert_eq!(get(store, "read/empty").await.expect("an empty value is a value").value, b"");
     put(store, "read/full", &vec![7; MAX_VALUE_BYTES]).await;
     assert_eq!(get(store, "read/full").await.expect("there").value.len(), MAX_VALUE_BYTES);
+}
+
+/// Lasting are the entries that were last put without a lease, at one revision.
+pub async fn what_hangs_on_no_lease_is_lasting(store: &dyn Metastore) {
+    let lease = store.grant(TIMEOUT).await.expect("grants");
+    for (key, lease) in [("last/a", None), ("last/b", Some(lease)), ("last/c", Some(lease)), ("last/d", None)]
+    {
+        store.put(key, b"1".to_vec(), Expected::Absent, lease).await.expect("puts");
+    }
+    let kept = put(store, "last/c", b"2").await;
+    store.put("last/d", b"2".to_vec(), Expected::Any, Some(lease)).await.expect("puts");
+    let listing = store.lasting().await.expect("lists");
+    let found = listing.entries.into_iter().filter(|(key, _)| key.starts_with("last/"));
+    let found: Vec<(String, Vec<u8>)> = found.map(|(key, entry)| (key, entry.value)).collect();
+    assert_eq!(found, [("last/a".to_owned(), b"1".to_vec()), ("last/c".to_owned(), b"2".to_vec())]);
+    assert!(listing.revision > kept, "it was read after the last change");
 }
 
 /// Compare-and-swap: absent, at a revision, any; a refusal reports the actual revision and changes nothing.

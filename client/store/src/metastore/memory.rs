@@ -81,6 +81,14 @@ impl Metastore for MemoryMetastore {
         }))
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        Ok(self.with(|state| {
+            let lasting = state.under("").filter(|(_, stored)| stored.lease.is_none());
+            let entries = lasting.map(|(key, stored)| (key.clone(), stored.entry.clone())).collect();
+            Listing { entries, revision: state.revision }
+        }))
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         let look =
             async || Ok(self.with(|state| (state.newest_under(prefix, since), state.leases.next_lapse())));

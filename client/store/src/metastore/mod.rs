@@ -12,6 +12,7 @@
 //!
 //! Servers add others. [`conformance`] states the guarantees as tests that each implementation passes.
 
+mod backup;
 pub mod bookkeeping;
 mod bucket;
 pub mod conformance;
@@ -32,6 +33,7 @@ use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 
+pub use backup::{Backup, BadBackup};
 pub use bucket::{BucketMetastore, OWNER};
 pub use copy::{CopiedEntry, CopyShelf, MetadataCopy, MetastoreAddress};
 pub use files::{FilesMetastore, SystemClock};
@@ -92,6 +94,10 @@ pub trait Metastore: Send + Sync {
 
     /// All entries whose key starts with `prefix`, ordered by key, and the revision at which they were read.
     async fn list(&self, prefix: &str) -> Result<Listing, MetaError>;
+
+    /// All entries that hang on no lease, ordered by key, and the revision at which they were read: the facts that outlive
+    /// their nodes, as a backup has them.
+    async fn lasting(&self) -> Result<Listing, MetaError>;
 
     /// Waits until something under `prefix` has a revision greater than `since` (deletes and lapses count); returns a
     /// revision that includes it. Returns at once if that has already happened, so nothing is missed between a

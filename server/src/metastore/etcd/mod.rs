@@ -93,6 +93,42 @@ impl EtcdMetastore {
         Ok(Swapped::Otherwise(found))
     }
 
+    /// The entries under a prefix, or those of them that hang on no lease.
+    async fn read(&self, prefix: &str, is_lasting: bool) -> Result<Listing, MetaError> {
+        let mut from = self.key(prefix);
+        let end = end_of(&from);
+        let (mut entries, mut at) = (Vec::new(), None);
+        loop {
+            let mut options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
+            if let Some(at) = at {
+                options = options.with_revision(at);
+            }
+            let call = async |client: Client, (from, options): (Vec<u8>, GetOptions)| {
+                client.kv_client().max_decoding_message_size(LONGEST_ANSWER).get(from, Some(options)).await
+            };
+            let page = self.members.ask(Again::Harmless, (from.clone(), options), call).await;
+            let mut page = page.map_err(|failure| self.failed(failure))?;
+            // All pages are of one revision: that of the first.
+            at = at.or_else(|| page.header().map(ResponseHeader::revision));
+            let more = page.more();
+            for found in page.take_kvs() {
+                from = [found.key(), &[0]].concat();
+                let key =
+                    str::from_utf8(&found.key()[self.root.len()..]).map_err(|error| MetaError::Damaged {
+                        store: self.name.clone(),
+                        what: "a key".into(),
+                        reason: error.to_string(),
+                    })?;
+                if !is_lasting || found.lease() == 0 {
+                    entries.push((key.to_owned(), entry(found)));
+                }
+            }
+            if !more {
+                return Ok(Listing { entries, revision: at.map_or(0, i64::unsigned_abs) });
+            }
+        }
+    }
+
     /// The first change that a watch tells of; `None` when it breaks off.
     async fn first_change(&self, watch: &mut WatchStream) -> Result<Option<u64>, MetaError> {
         while let Ok(Some(told)) = watch.message().await {
@@ -168,36 +204,11 @@ impl Metastore for EtcdMetastore {
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, MetaError> {
-        let mut from = self.key(prefix);
-        let end = end_of(&from);
-        let (mut entries, mut at) = (Vec::new(), None);
-        loop {
-            let mut options = GetOptions::new().with_range(end.clone()).with_limit(PAGE);
-            if let Some(at) = at {
-                options = options.with_revision(at);
-            }
-            let call = async |client: Client, (from, options): (Vec<u8>, GetOptions)| {
-                client.kv_client().max_decoding_message_size(LONGEST_ANSWER).get(from, Some(options)).await
-            };
-            let page = self.members.ask(Again::Harmless, (from.clone(), options), call).await;
-            let mut page = page.map_err(|failure| self.failed(failure))?;
-            // All pages are of one revision: that of the first.
-            at = at.or_else(|| page.header().map(ResponseHeader::revision));
-            let more = page.more();
-            for found in page.take_kvs() {
-                from = [found.key(), &[0]].concat();
-                let key =
-                    str::from_utf8(&found.key()[self.root.len()..]).map_err(|error| MetaError::Damaged {
-                        store: self.name.clone(),
-                        what: "a key".into(),
-                        reason: error.to_string(),
-                    })?;
-                entries.push((key.to_owned(), entry(found)));
-            }
-            if !more {
-                return Ok(Listing { entries, revision: at.map_or(0, i64::unsigned_abs) });
-            }
-        }
+        self.read(prefix, false).await
+    }
+
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        self.read("", true).await
     }
 
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {

@@ -209,6 +209,12 @@ impl Metastore for SledMetastore {
         .await
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        let Snapshot { entries, revision, .. } = self.snapshot().await?;
+        let entry = |CopiedEntry { key, revision, value }| (key, Entry { value, revision });
+        Ok(Listing { entries: entries.into_iter().map(entry).collect(), revision })
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         let look = async || {
             let under = prefix.to_owned();

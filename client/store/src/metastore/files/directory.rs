@@ -196,6 +196,14 @@ impl Locked<'_> {
         Ok(Listing { entries, revision: self.counter.revision })
     }
 
+    /// The entries without a lease.
+    pub(super) fn lasting(&self) -> Result<Listing, MetaError> {
+        let lasting = self.under("")?.into_iter().filter(|record| record.lease.is_none());
+        let mut entries: Vec<_> = lasting.map(|record| (record.key, record.entry)).collect();
+        entries.sort_by(|(a, _), (b, _)| a.cmp(b));
+        Ok(Listing { entries, revision: self.counter.revision })
+    }
+
     /// The newest revision of a change under `prefix`, among changes after `since`.
     pub(super) fn newest_under(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         if since >= self.counter.revision {

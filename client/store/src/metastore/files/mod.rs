@@ -117,6 +117,10 @@ impl Metastore for FilesMetastore {
         self.locked(move |store| store.list(&prefix)).await
     }
 
+    async fn lasting(&self) -> Result<Listing, MetaError> {
+        self.locked(move |store| store.lasting()).await
+    }
+
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // Subscribed before the first look: a change after the look wakes the wait.
         let mut touched = self.touched.subscribe();
