@@ -3,7 +3,8 @@
 
     s3_server.py FOLDER [--tls CERT KEY] [--open] [--at KEY NUMBER kill|change]
 
-Serves the files in FOLDER as bucket `data`, and an empty bucket `closed` that no client may read. Prints one
+Serves the files in FOLDER as bucket `data`, and an empty bucket `closed` that no client may read. The roles
+`reader` and `second` may be assumed with the external id `the-id`, or with a token of a web identity. Prints one
 line of JSON (endpoint, key, secret), then serves until its standard input ends. GET /-/gets lists the objects
 that were asked for. --open asks for no credentials; --at kills the server (SIGKILL), or puts other bytes of
 the same length in the object's place, when KEY is asked for the NUMBERth time.
@@ -22,7 +23,9 @@ from pathlib import Path
 import boto3
 from moto.core.responses import ActionAuthenticatorMixin
 from moto import settings
+from moto.sts.responses import TokenResponse
 from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.exceptions import HTTPException
 from werkzeug.serving import make_server
 
 POLICY = {
@@ -30,6 +33,18 @@ POLICY = {
     "Statement": [
         {"Effect": "Allow", "Action": "s3:*", "Resource": "*"},
         {"Effect": "Deny", "Action": "s3:*", "Resource": ["arn:aws:s3:::closed", "arn:aws:s3:::closed/*"]},
+        {"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": "*"},
+    ],
+}
+TRUST = {
+    "Version": "2012-10-17",
+    "Statement": [
+        {
+            "Effect": "Allow",
+            "Action": "sts:AssumeRole",
+            "Principal": {"AWS": "*"},
+            "Condition": {"StringEquals": {"sts:ExternalId": "the-id"}},
+        },
     ],
 }
 
@@ -82,6 +97,40 @@ class Watched:
         self.store.put_object(Bucket="data", Key=key, Body=bytes(byte ^ 1 for byte in before))
 
 
+class Unsigned:
+    """Lets moto find the action of a request that bears no signature in its query, too, and not in its body alone."""
+
+    def __init__(self, application):
+        self.application = application
+
+    def __call__(self, environ, start_response):
+        query = environ.get("QUERY_STRING", "")
+        if "Action=AssumeRoleWithWebIdentity" in query:
+            environ["wsgi.input"] = io.BytesIO(query.encode())
+            environ["CONTENT_LENGTH"] = str(len(query))
+            environ["CONTENT_TYPE"] = "application/x-www-form-urlencoded"
+            environ["QUERY_STRING"] = ""
+        return self.application(environ, start_response)
+
+
+def behave_as_sts():
+    """A holder of a token of a web identity has no key to sign with; moto asks for a signature all the same. And moto
+    refuses in a form that is not the one of STS."""
+    check = TokenResponse._authenticate_and_authorize_normal_action
+
+    def authenticate(self, resource="*"):
+        if self._get_action() == "AssumeRoleWithWebIdentity":
+            return
+        try:
+            check(self, resource)
+        except HTTPException as error:
+            said = f"<Type>Sender</Type><Code>{error.error_type}</Code><Message>{error.message}</Message>"
+            error.description = f"<ErrorResponse><Error>{said}</Error></ErrorResponse>"
+            raise
+
+    TokenResponse._authenticate_and_authorize_normal_action = authenticate
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
@@ -91,7 +140,7 @@ def main():
     arguments = parser.parse_args()
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    watched = Watched(OneAtATime(DomainDispatcherApplication(create_backend_app)), arguments.at)
+    watched = Watched(OneAtATime(Unsigned(DomainDispatcherApplication(create_backend_app))), arguments.at)
     tls = tuple(arguments.tls) if arguments.tls else None
     server = make_server("127.0.0.1", 0, watched, threaded=True, ssl_context=tls)
     endpoint = f"http{'s' if tls else ''}://localhost:{server.server_port}"
@@ -110,6 +159,10 @@ def main():
     people = client("iam")
     people.create_user(UserName="tester")
     people.put_user_policy(UserName="tester", PolicyName="all", PolicyDocument=json.dumps(POLICY))
+    for role in ("reader", "second"):
+        people.create_role(RoleName=role, AssumeRolePolicyDocument=json.dumps(TRUST))
+        people.put_role_policy(RoleName=role, PolicyName="all", PolicyDocument=json.dumps(POLICY))
+    behave_as_sts()
     made = people.create_access_key(UserName="tester")["AccessKey"]
     key, secret = made["AccessKeyId"], made["SecretAccessKey"]
     watched.store = client("s3", key, secret)

@@ -3,7 +3,7 @@ platform=x86_64-unknown-linux-gnu
 glibc=2.28
 packages=(shardctl shardd shardd-trainer shardd-python)
 # Whatever needs nothing of the machine it runs on. GPUs are left out: a release is tried on machines without one.
-features=shardd/cluster-etcd,shardd/otlp,shardd-trainer/otlp,shardctl/audio,shardd-trainer/audio
+features=shardd/cluster-etcd,shardd/otlp,shardd-trainer/otlp,shardd/aws-profiles,shardctl/aws-profiles,shardd-trainer/aws-profiles,shardctl/audio,shardd-trainer/audio
 
 # compile_programs TARGET_DIR: they are in TARGET_DIR/$platform/release. No path of this machine is in them: sources are below
 # /shardd and /crates, made files below /target.

@@ -9,6 +9,7 @@ pub mod machines;
 pub mod metered;
 mod ports;
 pub mod s3;
+pub mod services;
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};

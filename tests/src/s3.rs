@@ -97,6 +97,16 @@ impl S3 {
         ]
     }
 
+    /// Its address and region, without a credential.
+    pub fn place(&self) -> [(&'static str, &str); 2] {
+        [("AWS_ENDPOINT_URL_S3", &self.endpoint), ("AWS_REGION", "us-east-1")]
+    }
+
+    /// The id and the secret of the one who may do anything.
+    pub fn keys(&self) -> (&str, &str) {
+        (&self.key, &self.secret)
+    }
+
     /// Stops the process where it is: it takes connections, and answers nothing.
     pub fn pause(&self) {
         self.signal(Signal::STOP);

@@ -8,6 +8,7 @@ mod certificates;
 mod cifar;
 mod compat;
 mod costs;
+mod credentials;
 mod deaths;
 mod demo;
 mod doctor;

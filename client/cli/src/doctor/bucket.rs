@@ -296,7 +296,7 @@ fn of_refusal(refusal: &Refusal) -> Fault {
         return Fault::Clock(text);
     }
     match refusal {
-        Refusal::Denied { .. } => Fault::Denied(text),
+        Refusal::Denied { .. } | Refusal::Profile { .. } => Fault::Denied(text),
         Refusal::NoBucket { .. } => Fault::NoBucket(text),
         Refusal::Unreachable { .. } => Fault::Unreachable(text),
         Refusal::Region { .. } => Fault::Region(text),

@@ -375,9 +375,10 @@ impl Origin {
         match asked {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
             Err(error) => match Refusal::of(remote.service, &error) {
-                source @ (Refusal::NoBucket { .. } | Refusal::Denied { .. } | Refusal::Region { .. }) => {
-                    Err(OriginError::Refused { url: self.name.clone(), source })
-                }
+                source @ (Refusal::NoBucket { .. }
+                | Refusal::Denied { .. }
+                | Refusal::Profile { .. }
+                | Refusal::Region { .. }) => Err(OriginError::Refused { url: self.name.clone(), source }),
                 _ => Err(self.failed("look for", &clock, error)),
             },
         }

@@ -1,6 +1,8 @@
 //! The clients of each service, made of a URL, the environment and options.
 
 use std::env;
+use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
@@ -45,7 +47,13 @@ pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Res
         builder = builder.with_config(AmazonS3ConfigKey::Client(key), value);
     }
     let is_set = |builder: &AmazonS3Builder, key: AmazonS3ConfigKey| builder.get_config_value(&key).is_some();
-    if let Some(profile) = Profile::of_user() {
+    if let Some(endpoint) = set("AWS_EC2_METADATA_SERVICE_ENDPOINT") {
+        builder = builder.with_metadata_endpoint(endpoint.trim_end_matches('/'));
+    }
+    // A request without credentials needs none of a profile.
+    let profile =
+        Profile::of_user(wire.certificates()).filter(|profile| profile.is_ok() || !options.anonymous);
+    if let Some(profile) = profile {
         let profile = profile.map_err(|error| Error::Generic { store: "S3", source: error.into() })?;
         if !is_set(&builder, AmazonS3ConfigKey::Region)
             && let Some(region) = profile.region()
@@ -86,8 +94,57 @@ pub(super) fn amazon(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Res
         builder = builder.with_allow_http(true);
     }
     let is_signed = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).as_deref() != Some("true");
+    if is_signed {
+        check_environment(has_credentials)?;
+    }
     let store = Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?);
     Ok(Amazon { store, asks_metadata_service: is_signed && !has_credentials })
+}
+
+/// Settings of the environment that object_store passes over, to ask a metadata service in their place.
+fn check_environment(has_credentials: bool) -> Result<(), Unusable> {
+    let is_set = |variable| set(variable).is_some();
+    let has_keys = is_set("AWS_ACCESS_KEY_ID") || is_set("AWS_PROFILE");
+    let reason = if has_keys {
+        return Ok(());
+    } else if is_set("AWS_WEB_IDENTITY_TOKEN_FILE") && !is_set("AWS_ROLE_ARN") {
+        "AWS_WEB_IDENTITY_TOKEN_FILE needs AWS_ROLE_ARN, the role to assume with the token"
+    } else if is_set("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+        && !is_set("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE")
+        && !is_set("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI")
+    {
+        "AWS_CONTAINER_CREDENTIALS_FULL_URI needs AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE, a file with the token"
+    } else if !has_credentials
+        && set("AWS_EC2_METADATA_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true"))
+    {
+        "no credentials, and AWS_EC2_METADATA_DISABLED forbids to ask the metadata service"
+    } else {
+        return Ok(());
+    };
+    Err(Error::Generic { store: "S3", source: reason.into() }.into())
+}
+
+/// Credentials of Google whose kind object_store does not know. Its own message is about the form of JSON.
+fn check_kind_of_google(builder: &GoogleCloudStorageBuilder) -> Result<(), Unusable> {
+    let path = builder.get_config_value(&GoogleConfigKey::ApplicationCredentials).map(PathBuf::from);
+    let default = || {
+        let home = set("HOME").map(PathBuf::from)?;
+        Some(home.join(".config/gcloud/application_default_credentials.json"))
+    };
+    let Some(path) = path.or_else(default) else { return Ok(()) };
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let kind = serde_json::from_str::<serde_json::Value>(&text).ok();
+    let kind = kind.as_ref().and_then(|file| file["type"].as_str()).unwrap_or("service_account");
+    if ["service_account", "authorized_user"].contains(&kind) {
+        return Ok(());
+    }
+    let reason =
+        format!("{}: credentials of type {kind} are not supported; use a service account", path.display());
+    Err(Error::Generic { store: "GCS", source: reason.into() }.into())
+}
+
+fn set(variable: &str) -> Option<String> {
+    env::var(variable).ok().filter(|value| !value.is_empty())
 }
 
 pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Built {
@@ -105,6 +162,9 @@ pub(super) fn google(url: &str, options: &StoreOptions, wire: &Arc<Wire>) -> Bui
     }
     if options.anonymous {
         builder = builder.with_skip_signature(true);
+    }
+    if builder.get_config_value(&GoogleConfigKey::SkipSignature).as_deref() != Some("true") {
+        check_kind_of_google(&builder)?;
     }
     Ok(Arc::new(builder.with_http_connector(Connector(wire.clone())).build()?))
 }

@@ -7,6 +7,7 @@
 //! nothing of what lies in a store.
 
 mod args;
+mod causes;
 mod cloud;
 mod endpoint;
 mod hedge;
@@ -143,7 +144,7 @@ pub fn open(url: &str, options: &StoreOptions, late: Late) -> Result<Opened, Ref
     }
     // A person waits for an ingest, and the address of a node is easily taken for that of a web server.
     let gives_up_soon = late == Late::WaitedFor || service == Service::Web;
-    let wire = Arc::new(Wire::new(certificates(options)?, options.bandwidth, late, gives_up_soon));
+    let wire = Arc::new(Wire::new(certificates(service, options)?, options.bandwidth, late, gives_up_soon));
     let address = format!("{scheme}://{name}");
     let mut asks_metadata_service = false;
     let store = match service {
@@ -186,13 +187,19 @@ fn retries() -> RetryConfig {
     }
 }
 
-fn certificates(options: &StoreOptions) -> Result<Vec<Certificate>, Refusal> {
-    let Some(path) = &options.ca else { return Ok(Vec::new()) };
-    let refused = |reason: String| Refusal::Ca { path: path.clone(), reason };
-    let pem = std::fs::read(path).map_err(|error| refused(error.to_string()))?;
-    let found = Certificate::from_pem_bundle(&pem).map_err(|_| refused("it is not PEM".to_owned()))?;
-    if found.is_empty() {
-        return Err(refused("there is no certificate in it".to_owned()));
+/// The certificates of the options, and those of the variable that Amazon's tools have for it.
+fn certificates(service: Service, options: &StoreOptions) -> Result<Vec<Certificate>, Refusal> {
+    let bundle = std::env::var_os("AWS_CA_BUNDLE").filter(|path| service == Service::S3 && !path.is_empty());
+    let paths = options.ca.clone().into_iter().chain(bundle.map(PathBuf::from));
+    let mut all = Vec::new();
+    for path in paths {
+        let refused = |reason: String| Refusal::Ca { path: path.clone(), reason };
+        let pem = std::fs::read(&path).map_err(|error| refused(error.to_string()))?;
+        let found = Certificate::from_pem_bundle(&pem).map_err(|_| refused("it is not PEM".to_owned()))?;
+        if found.is_empty() {
+            return Err(refused("there is no certificate in it".to_owned()));
+        }
+        all.extend(found);
     }
-    Ok(found)
+    Ok(all)
 }

@@ -1,13 +1,14 @@
 //! The refusals of stores and web servers, with a way out.
 
-use std::error::Error as StdError;
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
 use object_store::Error;
 use object_store::client::HttpError;
 
+use super::causes::{causes, last_cause, short};
 use super::endpoint::BadEndpoint;
+use super::profile::ProfileError;
 use super::wire::NotImplemented;
 
 /// Who is asked.
@@ -22,6 +23,9 @@ pub enum Service {
     /// A web server, which is only read.
     Web,
 }
+
+/// What to check if S3 knows who asks, and refuses.
+const NO_ACCESS: &str = "check the policies of the bucket and of the credentials (AWS_ACCESS_KEY_ID, AWS_PROFILE; AWS_SKIP_SIGNATURE=true for a public bucket); a requester-pays bucket needs AWS_REQUEST_PAYER=requester";
 
 impl Service {
     /// Who is meant by the scheme of a URL.
@@ -48,6 +52,18 @@ impl Service {
                 "set AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or AZURE_SKIP_SIGNATURE=true for a public container"
             }
             Service::Web => "give a URL that needs none, such as a signed one",
+        }
+    }
+
+    /// How to agree to pay, if the service asks for that.
+    fn requester_pays(self, text: &str) -> Option<&'static str> {
+        let asks = text.contains("UserProjectMissing") || text.to_lowercase().contains("requester pays");
+        match self {
+            Service::S3 if asks => Some("set AWS_REQUEST_PAYER=requester to pay for your requests"),
+            Service::Google if asks => {
+                Some("copy the data to a bucket of yours: requests here name no project that pays")
+            }
+            _ => None,
         }
     }
 
@@ -112,6 +128,12 @@ pub enum Refusal {
         /// Which settings decide.
         way_out: &'static str,
     },
+    /// A profile of Amazon's tools gives no credentials.
+    #[error("{fault}")]
+    Profile {
+        /// The fault, with the profile and the way out.
+        fault: String,
+    },
     /// The bucket is elsewhere.
     #[error("the bucket is in another region ({reason}); set AWS_REGION")]
     Region {
@@ -140,6 +162,9 @@ pub enum Refusal {
 impl Refusal {
     /// The meaning of a store's error.
     pub fn of(service: Service, error: &Error) -> Refusal {
+        if let Some(fault) = causes(error).find_map(|cause| cause.downcast_ref::<ProfileError>()) {
+            return Refusal::Profile { fault: fault.to_string() };
+        }
         let text = error.to_string();
         let code = between(&text, "<Code>", "</Code>").unwrap_or_default();
         let message = between(&text, "<Message>", "</Message>").unwrap_or_default();
@@ -160,7 +185,14 @@ impl Refusal {
         if is_region && service == Service::S3 {
             return Refusal::Region { reason };
         }
+        if let Some(way_out) = service.requester_pays(&text) {
+            return Refusal::Denied { reason, way_out };
+        }
         match status {
+            // The message is the same if the bucket bills those who ask.
+            Some(403) if service == Service::S3 && code == "AccessDenied" => {
+                Refusal::Denied { reason, way_out: NO_ACCESS }
+            }
             Some(401 | 403) => Refusal::Denied { reason, way_out: service.credentials() },
             Some(404 | 410) => Refusal::NotFound,
             Some(412) => Refusal::Changed,
@@ -192,7 +224,10 @@ impl Refusal {
 
     /// The missing settings of a store.
     pub(crate) fn unusable(service: Service, error: &Error) -> Refusal {
-        Refusal::Denied { reason: last_cause(error), way_out: service.credentials() }
+        match causes(error).find_map(|cause| cause.downcast_ref::<ProfileError>()) {
+            Some(fault) => Refusal::Profile { fault: fault.to_string() },
+            None => Refusal::Denied { reason: last_cause(error), way_out: service.credentials() },
+        }
     }
 
     /// The meaning of a web server's answer that is not a success.
@@ -215,7 +250,7 @@ impl From<Refusal> for io::Error {
     fn from(refusal: Refusal) -> io::Error {
         let kind = match refusal {
             Refusal::Changed | Refusal::NotFound => ErrorKind::StaleNetworkFileHandle,
-            Refusal::Denied { .. } => ErrorKind::PermissionDenied,
+            Refusal::Denied { .. } | Refusal::Profile { .. } => ErrorKind::PermissionDenied,
             _ => ErrorKind::Other,
         };
         io::Error::new(kind, refusal)
@@ -225,20 +260,6 @@ impl From<Refusal> for io::Error {
 /// Whether it was a service for machines in a cloud that did not answer.
 fn asked_for_credentials(text: &str) -> bool {
     ["169.254.169.254", "169.254.170.2", "metadata.google.internal"].iter().any(|host| text.contains(host))
-}
-
-fn causes<'e>(error: &'e (dyn StdError + 'static)) -> impl Iterator<Item = &'e (dyn StdError + 'static)> {
-    std::iter::successors(Some(error), |error| (*error).source())
-}
-
-/// The first cause: without URLs, which may hold secrets.
-pub(super) fn last_cause(error: &(dyn StdError + 'static)) -> String {
-    causes(error).last().map(|cause| short(&cause.to_string())).unwrap_or_default()
-}
-
-fn short(text: &str) -> String {
-    let line = text.lines().next().unwrap_or_default().trim_end_matches(['.', ' ']);
-    line.chars().take(160).collect()
 }
 
 fn between<'t>(text: &'t str, start: &str, end: &str) -> Option<&'t str> {

@@ -80,6 +80,11 @@ impl Wire {
         }
     }
 
+    /// The certificates that are trusted beside the system's.
+    pub(super) fn certificates(&self) -> &[Certificate] {
+        &self.certificates
+    }
+
     pub(crate) fn counts(&self) -> WireCounts {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         WireCounts {
