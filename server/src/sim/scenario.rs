@@ -15,7 +15,7 @@ use shardd_plan::{Epoch, GrainNo, Plan, SlotTable, VirtualRank};
 use shardfmt::{Grain, RowDigest};
 use tokio::time::{Instant, timeout};
 
-use super::world::{DATA, MOST_NODES, World};
+use super::world::{DATA, MOST_NODES, Metadata, World};
 use crate::transport::lossy::{Dice, Net};
 
 const VIRTUAL_RANKS: u32 = 4;
@@ -35,6 +35,7 @@ enum Fault {
     OneWayCut,
     Isolation,
     MetastoreAway,
+    AnswersLost,
     Crash,
     DiskLost,
     DiskSpoilt,
@@ -67,6 +68,12 @@ const FAULTS: [Fault; 16] = [
     Fault::Healing,
 ];
 
+/// The seeds of clusters whose metadata is in their store.
+const SEEDS_IN_STORE: std::ops::Range<u64> = 0..10;
+
+/// The seeds of clusters whose metadata is on the first node.
+const SEEDS_ON_FIRST: std::ops::Range<u64> = 0..10;
+
 /// The outcome of a story.
 #[derive(Debug, Default)]
 struct Outcome {
@@ -83,18 +90,21 @@ struct Scenario {
     told: Outcome,
     run: RunId,
     ranks: u32,
+    /// Whether answers of the metastore get lost, too.
+    loses_answers: bool,
 }
 
 impl Scenario {
-    async fn tell(seed: u64) -> Outcome {
+    async fn tell(seed: u64, meta: Metadata) -> Outcome {
         let began = Instant::now();
         let mut dice = Dice::new(seed);
         let nodes = 1 + dice.below(MOST_NODES);
         let q = ["0", "0.1", "0.3", "1"][dice.below(4)];
         let ranks = [1, 2, 4][dice.below(3)];
-        let world = World::new(Net::new(Dice::new(dice.next())), nodes, q).await;
+        let loses_answers = !matches!(meta, Metadata::Memory(_));
+        let world = World::new(Net::new(Dice::new(dice.next())), meta, nodes, q).await;
         let run: RunId = "sim".parse().expect("a good name");
-        let mut story = Scenario { world, dice, told: Outcome::default(), run, ranks };
+        let mut story = Scenario { world, dice, told: Outcome::default(), run, ranks, loses_answers };
         story.begin().await;
         for epoch in 0..EPOCHS {
             // The last one is quiet: what faults have left behind must not last.
@@ -133,7 +143,10 @@ impl Scenario {
         let mut position = 0;
         while position < samples {
             if self.dice.happens(rate) {
-                let fault = FAULTS[self.dice.below(FAULTS.len())];
+                let mut fault = FAULTS[self.dice.below(FAULTS.len())];
+                if self.loses_answers && self.dice.happens(0.1) {
+                    fault = Fault::AnswersLost;
+                }
                 self.befall(fault).await;
             }
             let end = (position + STEP).min(samples);
@@ -240,13 +253,17 @@ impl Scenario {
     }
 
     /// Runs are known to who has heard of them; when all who had are gone, the metastore has to come back.
-    async fn mend_if_nobody_knows(&self) {
+    async fn mend_if_nobody_knows(&mut self) {
         for number in self.world.running() {
             if self.world.engine(number).view(&self.run).await.is_ok() {
                 return;
             }
         }
         self.world.heal();
+        // It may have the metadata.
+        if self.world.nodes[0].process.is_none() {
+            self.world.start(0);
+        }
     }
 
     async fn befall(&mut self, fault: Fault) {
@@ -264,6 +281,7 @@ impl Scenario {
             }
             Fault::Isolation => self.world.isolate(one),
             Fault::MetastoreAway => self.world.lose_metastore(one),
+            Fault::AnswersLost => self.world.lose_answers(one),
             // One node is always left.
             Fault::Crash | Fault::DiskLost | Fault::DiskSpoilt | Fault::DiskTorn if running.len() == 1 => {
                 return;
@@ -398,21 +416,35 @@ fn times() -> u32 {
     text.parse().expect("SHARDD_SIM_TIMES=NUMBER")
 }
 
-fn seeds() -> std::ops::Range<u64> {
-    let Ok(text) = std::env::var("SHARDD_SIM_SEEDS") else { return SEEDS };
+fn seeds(by_default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("SHARDD_SIM_SEEDS") else { return by_default };
     let (from, to) = text.split_once("..").expect("SHARDD_SIM_SEEDS=FROM..TO");
     from.parse().expect("a number")..to.parse().expect("a number")
 }
 
 #[test]
 fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
+    play(seeds(SEEDS), Metadata::in_memory);
+}
+
+#[test]
+fn whatever_goes_wrong_with_metadata_in_the_store_every_sample_is_read_once_and_right() {
+    play(seeds(SEEDS_IN_STORE), Metadata::in_store);
+}
+
+#[test]
+fn whatever_goes_wrong_with_metadata_on_the_first_node_every_sample_is_read_once_and_right() {
+    play(seeds(SEEDS_ON_FIRST), Metadata::on_first);
+}
+
+/// Tells the stories of these seeds, each of a new cluster.
+fn play(seeds: std::ops::Range<u64>, meta: fn() -> Metadata) {
     let began = std::time::Instant::now();
     let mut all = Outcome::default();
-    let seeds = seeds();
     let count = seeds.end - seeds.start;
     if std::env::var_os("SHARDD_SIM_LOG").is_some() {
         let lines = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).with_target(false);
-        lines.with_writer(std::io::stderr).with_ansi(false).init();
+        lines.with_writer(std::io::stderr).with_ansi(false).try_init().ok();
     }
     let (times, mut before) = (times(), None);
     let watchdog = Watchdog::new();
@@ -424,7 +456,7 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
                 .start_paused(true)
                 .build()
                 .expect("a runtime");
-            runtime.block_on(Scenario::tell(seed))
+            runtime.block_on(Scenario::tell(seed, meta()))
         });
         let Ok(told) = told else { panic!("seed {seed} fails: {}", replay(seed)) };
         if let Some((last, faults)) = before.replace((seed, told.faults.clone()))
@@ -459,9 +491,16 @@ fn whatever_goes_wrong_every_sample_is_read_once_and_right() {
 fn named(goes_wrong: fn(&World)) -> BTreeMap<String, BTreeSet<Ailment>> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
-        let world = World::new(Net::new(Dice::new(7)), 4, "1").await;
+        let world = World::new(Net::new(Dice::new(7)), Metadata::in_memory(), 4, "1").await;
         let run: RunId = "sim".parse().expect("a good name");
-        let mut story = Scenario { world, dice: Dice::new(7), told: Outcome::default(), run, ranks: 4 };
+        let mut story = Scenario {
+            world,
+            dice: Dice::new(7),
+            told: Outcome::default(),
+            run,
+            ranks: 4,
+            loses_answers: false,
+        };
         story.begin().await;
         story.read_epoch(0, 0.0).await;
         goes_wrong(&story.world);

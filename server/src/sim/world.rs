@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -15,9 +15,11 @@ use shardd_engine::cache::{Cache, CacheConfig};
 use shardd_engine::engine::{Engine, Passes};
 use shardd_engine::peers::{Ack, FetchRequest, Pace, PeerError, PeerService, Peers, SendHeader};
 use shardd_plan::{Plan, PlanDocument, PlanOptions, Shape};
-use shardd_store::metastore::{Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore};
+use shardd_store::metastore::{
+    BucketMetastore, Entry, Expected, LeaseId, Listing, MemoryMetastore, MetaError, Metastore,
+};
 use shardd_store::origin::Origin;
-use shardfmt::{GrainKey, Manifest, RowDigest, ShardWriter, VersionId};
+use shardfmt::{Digest, GrainKey, Manifest, RowDigest, ShardWriter, VersionId};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -26,8 +28,9 @@ use tokio_util::sync::CancellationToken;
 use crate::identity::testing::cluster;
 use crate::identity::{Identity, Revoked};
 use crate::membership::{self, Membership};
+use crate::metastore::{MetastoreNode, SledMetastore};
 use crate::transport::lossy::Net;
-use crate::transport::{Datagrams, Services, Transport};
+use crate::transport::{Datagrams, RemoteMetastore, Services, Transport};
 
 /// The most nodes that a world has.
 pub(super) const MOST_NODES: usize = 5;
@@ -85,17 +88,86 @@ impl Data {
     }
 }
 
+/// Where a cluster's metadata is.
+pub(super) enum Metadata {
+    /// In the memory of no node.
+    Memory(Arc<MemoryMetastore>),
+    /// In an object of a store, as with `--metastore store`: each node reads and replaces it by itself.
+    Store(Arc<Origin>),
+    /// In sled on the first node, in this directory. The others reach it through that node's transport.
+    First(TempDir),
+}
+
+impl Metadata {
+    pub(super) fn in_memory() -> Metadata {
+        Metadata::Memory(Arc::new(MemoryMetastore::new()))
+    }
+
+    pub(super) fn in_store() -> Metadata {
+        Metadata::Store(Arc::new(Origin::open("memory://").expect("a store in memory")))
+    }
+
+    pub(super) fn on_first() -> Metadata {
+        Metadata::First(TempDir::new().expect("a temporary directory"))
+    }
+
+    /// As the process of a node opens it.
+    fn open(&self, number: usize, transport: &Arc<Transport>, first: SocketAddr) -> Arc<dyn Metastore> {
+        match self {
+            Metadata::Memory(memory) => Arc::clone(memory) as Arc<dyn Metastore>,
+            Metadata::Store(origin) => {
+                Arc::new(BucketMetastore::of_cluster(Arc::clone(origin), Digest::of(b"simulated")))
+            }
+            Metadata::First(directory) if number == 0 => {
+                Arc::new(SledMetastore::open(directory.path()).expect("no other process has it open"))
+            }
+            Metadata::First(_) => {
+                let node = IDENTITIES[0].node();
+                transport.learn(node, first);
+                Arc::new(RemoteMetastore::new(Arc::clone(transport), MetastoreNode::new(node.clone())))
+            }
+        }
+    }
+
+    /// Whether this node serves it to the others.
+    fn is_served_by(&self, number: usize) -> bool {
+        matches!(self, Metadata::First(_)) && number == 0
+    }
+}
+
+/// A node's way to the metastore.
+#[derive(Default)]
+struct Way {
+    is_cut: AtomicBool,
+    /// Of every three changes, one is made and not answered.
+    loses_answers: AtomicBool,
+    changes: AtomicU64,
+}
+
 /// The metastore as one node reaches it.
 struct Gate {
-    inner: Arc<MemoryMetastore>,
-    is_open: Arc<AtomicBool>,
+    inner: Arc<dyn Metastore>,
+    way: Arc<Way>,
+}
+
+fn away(reason: &str) -> MetaError {
+    MetaError::Unavailable { store: "sim".into(), reason: reason.into() }
 }
 
 impl Gate {
-    fn open(&self) -> Result<&MemoryMetastore, MetaError> {
-        match self.is_open.load(Ordering::Relaxed) {
-            true => Ok(&self.inner),
-            false => Err(MetaError::Unavailable { store: "sim".into(), reason: "cut off".into() }),
+    fn open(&self) -> Result<&dyn Metastore, MetaError> {
+        match self.way.is_cut.load(Ordering::Relaxed) {
+            true => Err(away("cut off")),
+            false => Ok(self.inner.as_ref()),
+        }
+    }
+
+    /// The answer to a change, if it gets through.
+    fn answer<T>(&self, answer: Result<T, MetaError>) -> Result<T, MetaError> {
+        let number = self.way.changes.fetch_add(1, Ordering::Relaxed);
+        match self.way.loses_answers.load(Ordering::Relaxed) && number.is_multiple_of(3) {
+            true => Err(away("the answer is lost")),
+            false => answer,
         }
     }
 }
@@ -113,11 +185,11 @@ impl Metastore for Gate {
         expected: Expected,
         lease: Option<LeaseId>,
     ) -> Result<u64, MetaError> {
-        self.open()?.put(key, value, expected, lease).await
+        self.answer(self.open()?.put(key, value, expected, lease).await)
     }
 
     async fn delete(&self, key: &str, expected: Expected) -> Result<u64, MetaError> {
-        self.open()?.delete(key, expected).await
+        self.answer(self.open()?.delete(key, expected).await)
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, MetaError> {
@@ -135,15 +207,15 @@ impl Metastore for Gate {
     }
 
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
-        self.open()?.grant(ttl).await
+        self.answer(self.open()?.grant(ttl).await)
     }
 
     async fn renew(&self, lease: LeaseId) -> Result<(), MetaError> {
-        self.open()?.renew(lease).await
+        self.answer(self.open()?.renew(lease).await)
     }
 
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
-        self.open()?.revoke(lease).await
+        self.answer(self.open()?.revoke(lease).await)
     }
 }
 
@@ -215,7 +287,7 @@ pub(super) struct Node {
     pub(super) address: SocketAddr,
     pub(super) disk: TempDir,
     pub(super) process: Option<Process>,
-    gate: Arc<AtomicBool>,
+    way: Arc<Way>,
     /// How often it was started.
     started: u64,
     /// Whether it sends wrong bytes.
@@ -236,13 +308,13 @@ pub(super) struct World {
     pub(super) net: Net,
     pub(super) nodes: Vec<Node>,
     pub(super) plan: Plan,
-    meta: Arc<MemoryMetastore>,
+    meta: Metadata,
     /// Read from the store by processes that have ended.
     read_before: u64,
 }
 
 impl World {
-    pub(super) async fn new(net: Net, nodes: usize, q: &str) -> World {
+    pub(super) async fn new(net: Net, meta: Metadata, nodes: usize, q: &str) -> World {
         let shape = Shape {
             shard_rows: DATA.manifest.shards.iter().map(|shard| shard.rows).collect(),
             row_bytes: DATA.manifest.row_bytes(),
@@ -263,12 +335,11 @@ impl World {
             address: ([10, 0, 0, number as u8 + 1], 7701).into(),
             disk: TempDir::new().expect("a temporary directory"),
             process: None,
-            gate: Arc::new(AtomicBool::new(true)),
+            way: Arc::default(),
             started: 0,
             lies: Arc::default(),
         };
         let nodes = (0..nodes).map(node).collect();
-        let meta = Arc::new(MemoryMetastore::new());
         let mut world = World { net, nodes, plan, meta, read_before: 0 };
         for number in 0..world.nodes.len() {
             world.start(number);
@@ -278,6 +349,7 @@ impl World {
 
     /// Starts a node over the disk that it has.
     pub(super) fn start(&mut self, number: usize) {
+        let first = self.nodes[0].address;
         let node = &mut self.nodes[number];
         assert!(node.process.is_none(), "{} runs", node.id);
         node.started += 1;
@@ -285,8 +357,9 @@ impl World {
         let socket = self.net.socket(node.address);
         let transport = Transport::over(socket, identity, Arc::new(Revoked::default()), Datagrams::default())
             .expect("bound");
-        let meta: Arc<dyn Metastore> =
-            Arc::new(Gate { inner: Arc::clone(&self.meta), is_open: Arc::clone(&node.gate) });
+        let opened = self.meta.open(number, &transport, first);
+        let served = self.meta.is_served_by(number).then(|| Arc::clone(&opened));
+        let meta: Arc<dyn Metastore> = Arc::new(Gate { inner: opened, way: Arc::clone(&node.way) });
         let origin = Arc::new(Origin::open_dir(DATA.store.path()).expect("a store"));
         let cache = Arc::new(Cache::open(node.disk.path(), CacheConfig::default()).expect("a cache"));
         let peers = Arc::new(Liar { truth: Arc::clone(&transport), lies: Arc::clone(&node.lies) });
@@ -310,7 +383,7 @@ impl World {
         };
         let stop = CancellationToken::new();
         let answers = Liar { truth: Arc::clone(&engine), lies: Arc::clone(&node.lies) };
-        let services = Services { peers: Arc::new(answers), metastore: None, issuer: None, looks: None };
+        let services = Services { peers: Arc::new(answers), metastore: served, issuer: None, looks: None };
         let kept = member.keep(None, None, stop.clone());
         let addresses = membership::follow_addresses(meta, Arc::clone(&transport), None, stop.clone());
         let tasks = vec![
@@ -352,24 +425,30 @@ impl World {
             self.net.cut(own, other);
             self.net.cut(other, own);
         }
-        self.nodes[number].gate.store(false, Ordering::Relaxed);
+        self.nodes[number].way.is_cut.store(true, Ordering::Relaxed);
     }
 
     /// A node cannot reach the metastore, and nothing else.
     pub(super) fn lose_metastore(&self, number: usize) {
-        self.nodes[number].gate.store(false, Ordering::Relaxed);
+        self.nodes[number].way.is_cut.store(true, Ordering::Relaxed);
+    }
+
+    /// A node hears nothing of some of the changes that it makes in the metastore.
+    pub(super) fn lose_answers(&self, number: usize) {
+        self.nodes[number].way.loses_answers.store(true, Ordering::Relaxed);
     }
 
     fn reconnect(&self, number: usize) {
         self.net.heal();
-        self.nodes[number].gate.store(true, Ordering::Relaxed);
+        self.nodes[number].way.is_cut.store(false, Ordering::Relaxed);
     }
 
     /// No node is cut off, none unreachable, and none lies.
     pub(super) fn heal(&self) {
         self.net.heal();
         for node in &self.nodes {
-            node.gate.store(true, Ordering::Relaxed);
+            node.way.is_cut.store(false, Ordering::Relaxed);
+            node.way.loses_answers.store(false, Ordering::Relaxed);
             node.lies.store(false, Ordering::Relaxed);
         }
     }

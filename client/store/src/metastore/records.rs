@@ -58,8 +58,19 @@ impl LeaseRecord {
         lease
     }
 
+    /// The full time again, from `now` by this machine's clock. The record differs from that before, whatever the clock says.
     pub(super) fn renew(&mut self, now: SystemTime) {
-        self.expires_ms = since_1970(now).saturating_add(self.ttl_ms);
+        let expires_ms = since_1970(now).saturating_add(self.ttl_ms);
+        self.expires_ms = expires_ms.saturating_add(u64::from(expires_ms == self.expires_ms));
+    }
+
+    /// Tells this renewal from the one before.
+    pub(super) fn stamp(&self) -> u64 {
+        self.expires_ms
+    }
+
+    pub(super) fn lifetime(&self) -> Duration {
+        Duration::from_millis(self.ttl_ms)
     }
 
     pub(super) fn has_lapsed(&self, now: SystemTime) -> bool {

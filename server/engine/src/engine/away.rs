@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use shardd_api::protocol::{Attach, AuditReport, CreateRun, Rendezvous, RunId, RunRecord};
+use shardd_api::protocol::{Attach, AuditReport, CreateRun, RunId, RunRecord};
 use shardd_store::durable;
 use shardd_store::metastore::{MetaError, Metastore, Recalled};
 use tokio_util::sync::CancellationToken;
@@ -25,8 +25,6 @@ const TELL_AGAIN: Duration = Duration::from_secs(1);
 /// The reports that wait for the metastore.
 #[derive(Default)]
 pub(super) struct Away {
-    /// Where ranks meet, by run.
-    rendezvous: Mutex<BTreeMap<RunId, Rendezvous>>,
     /// Ranks that have attached here, and those that have left, by run and number.
     ranks: Mutex<BTreeMap<(RunId, u32), Option<Attach>>>,
     reports: Mutex<Reports>,
@@ -119,18 +117,6 @@ impl Engine {
     pub(super) fn attached_meanwhile(&self, run: &RunId, rank: u32, attach: Option<Attach>) {
         let mut ranks = self.outage.away.ranks.lock().expect("no panic while held");
         ranks.insert((run.clone(), rank), attach);
-    }
-
-    pub(super) fn keep_rendezvous(&self, run: &RunId, rendezvous: Option<Rendezvous>) {
-        let mut all = self.outage.away.rendezvous.lock().expect("no panic while held");
-        match rendezvous {
-            Some(rendezvous) => drop(all.insert(run.clone(), rendezvous)),
-            None => drop(all.remove(run)),
-        }
-    }
-
-    pub(super) fn kept_rendezvous(&self, run: &RunId) -> Option<Rendezvous> {
-        self.outage.away.rendezvous.lock().expect("no panic while held").get(run).cloned()
     }
 
     /// Keeps a report until the metastore is back; on disk, where there is a place.

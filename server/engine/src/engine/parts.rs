@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use super::drain::DrainRecord;
 use super::gate::Gate;
-use super::{RunState, away, exchange, health, lost, obtain, overrides};
+use super::{RunState, away, exchange, health, lost, obtain, overrides, rendezvous};
 
 /// Permits for whole shards in memory. A shard takes as many as [`obtain::permits_of`] says.
 const WHOLE_SHARDS: usize = *obtain::SHARDS_AT_ONCE.end() as usize;
@@ -84,11 +84,14 @@ pub(super) struct Outage {
     pub(super) recalled: Arc<Recalled>,
     /// The changes to send afterwards.
     pub(super) away: away::Away,
+    /// The announcements of ranks 0 to this node.
+    pub(super) announced: rendezvous::Announced,
 }
 
 impl Default for Outage {
     fn default() -> Self {
-        Self { recalled: Arc::new(Recalled::new(away::REMEMBERED)), away: away::Away::default() }
+        let recalled = Arc::new(Recalled::new(away::REMEMBERED));
+        Self { recalled, away: away::Away::default(), announced: rendezvous::Announced::default() }
     }
 }
 

@@ -312,6 +312,9 @@ fn ranks_are_told_where_they_meet_until_all_have() {
         assert_eq!((status, document(reply)), (StatusCode::OK, meeting), "the last override");
     }
     assert_eq!(put(&json!({ "address": "10.0.0.1:3" })), 400);
+    let earlier = agent().delete(server.url("runs/r/rendezvous?address=10.0.0.1:1")).call();
+    assert_eq!(earlier.expect("an answer").status().as_u16(), 204);
+    assert_eq!(server.get("runs/r/rendezvous", &[]).0, StatusCode::OK, "an earlier rank 0 removes its own");
     for _ in 0..2 {
         let ended = agent().delete(server.url("runs/r/rendezvous")).call().expect("an answer");
         assert_eq!(ended.status().as_u16(), 204);

@@ -1,7 +1,9 @@
-//! Rendezvous through the nodes: rank 0 chooses an address and publishes it at a node, the other ranks poll for it. So do
-//! launchers, before they start ranks.
+//! Rendezvous through the nodes: rank 0 chooses an address and publishes it at the nodes, the other ranks poll for it. So do
+//! launchers, before they start ranks. Rank 0 repeats its announcement while it waits, for nodes that have restarted since,
+//! and for a metastore that was away.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use shardd_api::protocol::{Rendezvous as RendezvousAddress, RunId};
@@ -15,6 +17,8 @@ use super::{TcpCollective, TcpOptions};
 
 /// How long a node may take for an answer, and rank 0 to take a call.
 const ANSWER: Duration = Duration::from_secs(5);
+/// How often rank 0 repeats where it waits.
+const REPEAT: Duration = Duration::from_secs(2);
 /// How often others ask for rank 0.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -89,6 +93,7 @@ fn of_launchers(run: &RunId) -> RunId {
     format!("launchers-{}", &digest[..32]).parse().expect("letters, digits and a dash")
 }
 
+#[derive(Clone)]
 struct Nodes {
     servers: Vec<String>,
     http: HttpClient,
@@ -109,11 +114,29 @@ impl Nodes {
         let published = RendezvousAddress { address: rendezvous.address().to_owned(), world };
         // Sent to all reachable nodes: without the metadata a node knows only messages to itself.
         self.tell(|http, url| http.put_json(url, &published).map(drop))?;
-        let met = host(rendezvous);
+        let (met, is_met) = channel::<()>();
+        let (removed, is_removed) = channel::<()>();
+        let nodes = self.clone();
+        // A node that hangs delays the first step by the time of one answer at most.
+        let repeat = move || nodes.repeat(&published, &is_met, removed);
+        let repeats = std::thread::Builder::new().name("announce".to_owned()).spawn(repeat);
+        repeats.map_err(|source| JoinError::Listen { master: rendezvous.address().to_owned(), source })?;
+        let outcome = host(rendezvous);
+        drop(met);
+        let _ = is_removed.recv_timeout(ANSWER);
+        Ok(outcome)
+    }
+
+    /// Repeats an announcement until the other end of `is_met` is dropped, and removes it then.
+    fn repeat(&self, published: &RendezvousAddress, is_met: &Receiver<()>, _removed: Sender<()>) {
+        while is_met.recv_timeout(REPEAT) == Err(RecvTimeoutError::Timeout) {
+            // A node that does not answer now may do so the next time.
+            let _ = self.tell(|http, url| http.put_json(url, published).map(drop));
+        }
         // No other waits there any more, after success or failure; if no node is reachable, the next who listens
-        // will replace it.
-        let _ = self.tell(|http, url| http.delete(url).map(drop));
-        Ok(met)
+        // will replace it. One that has replaced it already keeps its own.
+        let address = published.address.replace('[', "%5B").replace(']', "%5D");
+        let _ = self.tell(|http, url| http.delete(&format!("{url}?address={address}")).map(drop));
     }
 
     /// Where the first of `world` listens.
@@ -209,4 +232,71 @@ fn way_to(other: SocketAddr) -> Option<IpAddr> {
 fn answers(address: &str) -> bool {
     let addresses = address.to_socket_addrs().into_iter().flatten();
     addresses.into_iter().any(|address| TcpStream::connect_timeout(&address, ANSWER).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Read, Write};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// A node that answers each request with 204: the requests, and their bodies.
+    fn node() -> (String, Receiver<(String, String)>) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
+        let (say, said) = channel();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut lines = BufReader::new(stream.expect("a caller"));
+                let (mut head, mut length) = (String::new(), 0);
+                if lines.read_line(&mut head).unwrap_or(0) == 0 {
+                    continue;
+                }
+                loop {
+                    let mut line = String::new();
+                    lines.read_line(&mut line).expect("text");
+                    if let Some(bytes) = line.to_lowercase().strip_prefix("content-length:") {
+                        length = bytes.trim().parse().expect("a number");
+                    }
+                    if line.trim().is_empty() {
+                        break;
+                    }
+                }
+                let mut body = vec![0; length];
+                lines.read_exact(&mut body).expect("a body");
+                let answer = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n";
+                lines.get_mut().write_all(answer).expect("it listens");
+                if say.send((head, String::from_utf8(body).expect("text"))).is_err() {
+                    return;
+                }
+            }
+        });
+        (url, said)
+    }
+
+    #[test]
+    fn rank_0_repeats_where_it_waits_and_removes_its_own_address_only() {
+        let (url, said) = node();
+        let nodes = Nodes {
+            servers: vec![url],
+            http: HttpClient::with(ANSWER, &Credentials::default()),
+            run: "r".parse().expect("a good name"),
+        };
+        let next = |method: &str| loop {
+            let (head, body) = said.recv_timeout(Duration::from_secs(20)).expect("a request");
+            if head.starts_with(method) {
+                return (head, body);
+            }
+        };
+        let host = |rendezvous: Rendezvous| {
+            let first = next("PUT");
+            assert_eq!(next("PUT"), first, "a node that has restarted hears it again");
+            assert!(first.1.contains(rendezvous.address()), "{first:?}");
+            rendezvous.address().to_owned()
+        };
+        let address = nodes.announce(2, host).expect("the node answers");
+        let (removal, _) = next("DELETE");
+        assert!(removal.contains(&format!("/v1/runs/r/rendezvous?address={address} ")), "{removal}");
+    }
 }

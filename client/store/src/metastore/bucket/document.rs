@@ -204,15 +204,25 @@ impl Document {
     }
 
     /// Ends the leases whose time is over.
-    pub(super) fn lapse(&mut self, now: SystemTime) {
-        let lapsed = self.leases.iter().filter(|(_, record)| record.has_lapsed(now));
+    pub(super) fn lapse(&mut self, is_over: impl Fn(LeaseId, &LeaseRecord) -> bool) {
+        let lapsed = self.leases.iter().filter(|(lease, record)| is_over(**lease, record));
         let lapsed: Vec<LeaseId> = lapsed.map(|(lease, _)| *lease).collect();
         lapsed.into_iter().for_each(|lease| self.revoke(lease));
     }
 
     /// Whether a lease is over that took keys along.
-    pub(super) fn is_stale(&self, now: SystemTime) -> bool {
-        self.leases.values().any(|record| !record.keys.is_empty() && record.has_lapsed(now))
+    pub(super) fn is_stale(&self, is_over: impl Fn(LeaseId, &LeaseRecord) -> bool) -> bool {
+        self.leases.iter().any(|(lease, record)| !record.keys.is_empty() && is_over(*lease, record))
+    }
+
+    /// The leases and their stamps.
+    pub(super) fn stamps(&self) -> impl Iterator<Item = (LeaseId, u64)> {
+        self.leases.iter().map(|(lease, record)| (*lease, record.stamp()))
+    }
+
+    /// Whether there is such a key.
+    pub(super) fn has(&self, key: &str) -> bool {
+        self.keys.contains_key(key)
     }
 
     /// When the next lease lapses that takes keys along.

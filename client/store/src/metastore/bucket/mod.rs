@@ -13,7 +13,8 @@
 //!   anything but a plain yes it is looked up whether the mark is there. While the object is still the one replaced,
 //!   the same bytes are put again: the late put and the repeated one cannot both happen.
 //! - Leases carry their expiry as system time, which machines tell differently: they lapse [`CLOCKS_DIFFER`] later than
-//!   asked for. The first reader after that deletes their keys.
+//!   asked for. The first reader after that deletes their keys. In the metadata of a cluster no process trusts the clocks
+//!   of others at all: it ends a lease that it has seen unchanged for its lifetime ([`sightings`]).
 //! - Waits look again after 1 s, later 16 s (changes made through the same value wake them at once): each look costs
 //!   money. However many wait, one of them looks.
 //! - Nodes of a cluster ([`BucketMetastore::of_cluster`]) look every second. Each renewal of a lease replaces the object, so
@@ -22,6 +23,9 @@
 
 mod document;
 mod races;
+mod sightings;
+#[cfg(test)]
+mod simulation;
 #[cfg(test)]
 mod tests;
 
@@ -36,13 +40,14 @@ use shardfmt::Digest;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::records::{decode, encode};
+use super::records::{LeaseRecord, decode, encode};
 use super::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, OF_CLUSTER, SystemClock, check_key, check_value,
 };
 use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
-use crate::random::{share, unlikely_twice};
+use crate::random::unlikely_twice;
 use document::Document;
+use sightings::Sightings;
 
 const POINTERS: &str = "pointers";
 /// The key of the cluster whose metadata it is.
@@ -86,6 +91,8 @@ impl Pace {
 pub struct BucketMetastore {
     origin: Arc<Origin>,
     clock: SystemClock,
+    /// Gives numbers that are unlikely twice.
+    chance: fn() -> u64,
     pace: Pace,
     /// Of a cluster: the digest of its authority.
     owner: Option<String>,
@@ -100,7 +107,9 @@ pub struct BucketMetastore {
     /// Wakes all waits of this value when another state is known.
     touched: watch::Sender<()>,
     /// When each lease granted here was last written.
-    held: Mutex<BTreeMap<LeaseId, SystemTime>>,
+    held: Mutex<BTreeMap<LeaseId, Instant>>,
+    /// How long leases were seen unchanged.
+    sightings: Mutex<Sightings>,
 }
 
 /// A state of the object; without a tag, that there was none.
@@ -173,6 +182,7 @@ impl BucketMetastore {
         Self {
             origin,
             clock,
+            chance: unlikely_twice,
             pace,
             owner: None,
             clocks_differ,
@@ -181,6 +191,7 @@ impl BucketMetastore {
             looked: tokio::sync::Mutex::default(),
             touched: watch::Sender::new(()),
             held: Mutex::default(),
+            sightings: Mutex::default(),
         }
     }
 
@@ -217,7 +228,10 @@ impl BucketMetastore {
                     self.learn(Known::default());
                     return Ok(None);
                 }
-                Swappable::Unchanged => return Ok(Some(known)),
+                Swappable::Unchanged => {
+                    self.sightings().look(Instant::now(), self.longest_look());
+                    return Ok(Some(known));
+                }
                 Swappable::Present { bytes, tag } => (bytes, tag),
             };
             match decode::<Document>(&bytes).and_then(Document::checked) {
@@ -241,16 +255,35 @@ impl BucketMetastore {
             *looked = (*looked).max(Some(at));
         }
         self.check_owner(&document)?;
-        let now = (*self.clock)();
-        if document.is_stale(now) {
+        if self.is_stale(&document) {
             match self.change(|_| Ok(())).await {
                 Ok(()) => document = self.known().document,
                 // Who may only read sees the same as others will.
-                Err(MetaError::Unchangeable { .. }) => Arc::make_mut(&mut document).lapse(now),
+                Err(MetaError::Unchangeable { .. }) => self.lapse(Arc::make_mut(&mut document)),
                 Err(error) => return Err(error),
             }
         }
         Ok(document)
+    }
+
+    /// Ends the leases whose time is over.
+    fn lapse(&self, document: &mut Document) {
+        let is_of_cluster = document.has(OWNER);
+        document.lapse(self.is_over(is_of_cluster));
+    }
+
+    /// Whether a lease is over that took keys along.
+    fn is_stale(&self, document: &Document) -> bool {
+        document.is_stale(self.is_over(document.has(OWNER)))
+    }
+
+    /// Whether the time of a lease is over: in a cluster by its sightings, elsewhere by the clock.
+    fn is_over(&self, is_of_cluster: bool) -> impl Fn(LeaseId, &LeaseRecord) -> bool {
+        let now = (*self.clock)();
+        move |lease, record| match is_of_cluster || self.pace == Pace::CLUSTER {
+            true => self.sightings().has_been(lease, record.stamp(), record.lifetime()),
+            false => record.has_lapsed(now),
+        }
     }
 
     /// Lets `change` change what there is, and writes it, unless it is still the same.
@@ -272,7 +305,7 @@ impl BucketMetastore {
                 is_now = true;
             }
             let mut next = Document::clone(&base.document);
-            next.lapse((*self.clock)());
+            self.lapse(&mut next);
             let outcome = self.claim(&mut next).and_then(|()| change(&mut next));
             let is_done = base.tag.is_some() && next == *base.document;
             if outcome.is_err() || is_done {
@@ -289,7 +322,7 @@ impl BucketMetastore {
                     let reason = format!("others changed it {lost} times while this was tried; try again");
                     return Err(MetaError::Unavailable { store: self.name(), reason });
                 }
-                sleep(pause(lost)).await;
+                sleep(self.pause(lost)).await;
             }
             base = self.read_to_change().await?;
             is_now = true;
@@ -311,7 +344,7 @@ impl BucketMetastore {
 
     /// Replaces `base`; `None` if it is no longer the stored object. The answer is certain.
     async fn write(&self, base: &Known, next: Document) -> Result<Option<Known>, MetaError> {
-        let mark = unlikely_twice();
+        let mark = (self.chance)();
         let next = next.marked(mark);
         let bytes = Bytes::from(encode(&next));
         if bytes.len() as u64 > MAX_BYTES {
@@ -323,7 +356,7 @@ impl BucketMetastore {
         let mut unknowns = 0;
         for attempt in 0..ATTEMPTS {
             if attempt > 0 {
-                sleep(pause(attempt)).await;
+                sleep(self.pause(attempt)).await;
             }
             let swap = self.origin.swap(POINTERS, bytes.clone(), base.tag.as_ref());
             match timeout(self.pace.patience, swap).await {
@@ -372,6 +405,10 @@ impl BucketMetastore {
         let mut known = self.known.lock().expect("no panic while held");
         if read.tag.is_none() || read.document.writes() >= known.document.writes() {
             let is_other = read.tag != known.tag;
+            let mut sightings = self.sightings();
+            sightings.look(Instant::now(), self.longest_look());
+            sightings.see(read.document.stamps());
+            drop(sightings);
             *known = read;
             drop(known);
             if is_other {
@@ -397,6 +434,11 @@ impl BucketMetastore {
         Ok(())
     }
 
+    /// The most that the time between two looks counts: a poll, and an answer that is late.
+    fn longest_look(&self) -> Duration {
+        self.pace.polls[1] + Pace::CLUSTER.patience
+    }
+
     /// How long a lease lives that is asked to live this long.
     fn lifetime(&self, ttl: Duration) -> Duration {
         ttl.saturating_add(self.pace.slack).saturating_add(self.clocks_differ)
@@ -405,12 +447,25 @@ impl BucketMetastore {
     /// Whether the lease was written so lately that it lives for the time asked for, also without another write.
     fn is_fresh(&self, lease: LeaseId) -> bool {
         let written = self.held().get(&lease).copied();
-        let since = written.and_then(|written| (*self.clock)().duration_since(written).ok());
-        since.is_some_and(|since| since < self.pace.slack)
+        written.is_some_and(|written| written.elapsed() < self.pace.slack)
     }
 
-    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, SystemTime>> {
+    fn held(&self) -> MutexGuard<'_, BTreeMap<LeaseId, Instant>> {
         self.held.lock().expect("no panic while held")
+    }
+
+    fn sightings(&self) -> MutexGuard<'_, Sightings> {
+        self.sightings.lock().expect("no panic while held")
+    }
+
+    /// How long to wait before another attempt: a random time, of which the longest doubles.
+    fn pause(&self, attempt: u32) -> Duration {
+        Duration::from_millis(50 << attempt.min(6)).mul_f64(self.share())
+    }
+
+    /// A random number from 0 to 1.
+    fn share(&self) -> f64 {
+        (self.chance)() as f64 / u64::MAX as f64
     }
 
     fn name(&self) -> String {
@@ -489,7 +544,9 @@ impl Metastore for BucketMetastore {
             if newest > since {
                 return Ok(newest);
             }
-            let lapse = document.next_lapse().and_then(|at| at.duration_since((*self.clock)()).ok());
+            // A look of a node says as much.
+            let next_lapse = document.next_lapse().filter(|_| self.pace != Pace::CLUSTER);
+            let lapse = next_lapse.and_then(|at| at.duration_since((*self.clock)()).ok());
             let lapse = async {
                 match lapse {
                     Some(lapse) => sleep(lapse).await,
@@ -500,14 +557,14 @@ impl Metastore for BucketMetastore {
                 changed = touched.changed() => changed.expect("the sender lives in self"),
                 looked = self.look_after(poll) => {
                     looked?;
-                    poll = longest.min(poll.mul_f64(1.0 + share()));
+                    poll = longest.min(poll.mul_f64(1.0 + self.share()));
                 }
                 () = lapse => {}
             }
             // What is learned after this wakes the wait again.
             touched.mark_unchanged();
             document = self.known().document;
-            if document.is_stale((*self.clock)()) {
+            if self.is_stale(&document) {
                 document = self.view().await?;
             }
         }
@@ -516,8 +573,8 @@ impl Metastore for BucketMetastore {
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
         // By the clock of each attempt: an earlier one may have waited for long.
         let granted = |document: &mut Document| {
-            let now = (*self.clock)();
-            Ok((document.grant(self.lifetime(ttl), now), now))
+            let lease = document.grant(self.lifetime(ttl), (*self.clock)());
+            Ok((lease, Instant::now()))
         };
         let (lease, written) = self.change(granted).await?;
         self.held().insert(lease, written);
@@ -533,10 +590,8 @@ impl Metastore for BucketMetastore {
                 false => Err(MetaError::LeaseLost { lease }),
             };
         }
-        let renewed = |document: &mut Document| {
-            let now = (*self.clock)();
-            document.renew(lease, now).map(|()| now)
-        };
+        let renewed =
+            |document: &mut Document| document.renew(lease, (*self.clock)()).map(|()| Instant::now());
         match self.change(renewed).await {
             Ok(written) => {
                 if let Some(held) = self.held().get_mut(&lease) {
@@ -561,11 +616,6 @@ impl Metastore for BucketMetastore {
         })
         .await
     }
-}
-
-/// How long to wait before another attempt: a random time, of which the longest doubles.
-fn pause(attempt: u32) -> Duration {
-    Duration::from_millis(50 << attempt.min(6)).mul_f64(share())
 }
 
 /// The error and its causes in one line.

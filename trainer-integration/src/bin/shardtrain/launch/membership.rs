@@ -5,6 +5,9 @@
 //! the others, or pauses because another process waits for a place. In either case its members ask again, and
 //! once each of them has asked or ended, those present form the next group.
 
+#[cfg(test)]
+mod simulation;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use shardd_trainer::elastic::Left;
