@@ -107,3 +107,8 @@ pub(crate) fn catalog(error: &CatalogError) -> PyErr {
 pub(crate) fn value(error: &(dyn Error + 'static)) -> PyErr {
     PyValueError::new_err(message(error))
 }
+
+/// Of what a store holds or does not take.
+pub(crate) fn failed(error: &(dyn Error + 'static)) -> PyErr {
+    PyRuntimeError::new_err(message(error))
+}

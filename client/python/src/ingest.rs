@@ -23,7 +23,7 @@ use serde_json::json;
 use shardd_ingest::{Ingest, IngestConfig, Ingested, Mix, NoProgress, Resources, Source};
 use shardd_store::catalog::{Catalog, CatalogStore, CommitNote, LocalCatalog, StorePlace};
 use shardfmt::store::Sink;
-use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId};
+use shardfmt::{ByteSize, DatasetName, FinishedShard, Manifest, Message, Operation, ShardId, VersionId};
 
 use crate::column::FEATURES;
 use crate::errors;
@@ -288,10 +288,34 @@ impl Target {
         self.replace(&catalog, manifest, note)
     }
 
+    /// As [`commit`](Self::commit), in the place of the version `before` alone.
+    ///
+    /// # Errors
+    /// As there, and when another version took its place.
+    pub(crate) fn commit_after(
+        self,
+        before: VersionId,
+        manifest: &Manifest,
+        note: CommitNote,
+    ) -> PyResult<String> {
+        let catalog = LocalCatalog::open_to_fill(&self.place).map_err(|error| errors::catalog(&error))?;
+        self.put(&catalog, Some(before), manifest, note)
+    }
+
     fn replace(self, catalog: &LocalCatalog, manifest: &Manifest, note: CommitNote) -> PyResult<String> {
         // The version to replace is that of now: rows may have come for hours.
         let datasets = catalog.datasets().map_err(|error| errors::catalog(&error))?;
         let before = datasets.iter().find(|info| info.name == self.name).map(|info| info.version);
+        self.put(catalog, before, manifest, note)
+    }
+
+    fn put(
+        self,
+        catalog: &LocalCatalog,
+        before: Option<VersionId>,
+        manifest: &Manifest,
+        note: CommitNote,
+    ) -> PyResult<String> {
         let note = CommitNote { message: self.message, ..note };
         let made =
             catalog.commit(&self.name, before, manifest, &note).map_err(|error| errors::catalog(&error))?;

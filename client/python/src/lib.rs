@@ -20,6 +20,7 @@ mod tables;
 mod tensor;
 mod tokenizer;
 mod transforms;
+mod versions;
 
 use pyo3::prelude::*;
 
@@ -53,4 +54,6 @@ mod native {
     use super::tokenizer::Tokenizer;
     #[pymodule_export]
     use super::transforms::Chain;
+    #[pymodule_export]
+    use super::versions::Resharding;
 }

@@ -8,15 +8,21 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 use shardd_client::loader::PlanRef;
+use shardd_ingest::version::check;
 use shardd_plan::{Order, Plan, PlanDocument, PlanOptions, Schedule, Selection, Shape};
-use shardd_store::catalog::{Catalog, ClusterCatalog, LocalCatalog, StorePlace};
+use shardd_store::catalog::{Catalog, CatalogStore, ClusterCatalog, LocalCatalog, StorePlace};
 use shardd_store::http::Credentials;
 use shardd_store::stores::StoreOptions;
-use shardfmt::{DatasetRef, Manifest, PlanId, VersionId};
+use shardfmt::shard::ShardEntry;
+use shardfmt::statistics::Measure;
+use shardfmt::{DatasetRef, Manifest, PlanId, Provenance, VersionId};
 
 use crate::column::Values;
 use crate::errors;
 use crate::schema::ArrowSchema;
+
+/// How many values of a column a shard has, the smallest and the largest.
+type ValueRange = (u64, Option<(f64, f64)>);
 
 /// Where datasets are.
 #[pyclass(frozen, module = "shardd._native")]
@@ -34,7 +40,7 @@ pub(crate) enum Place {
 }
 
 impl Store {
-    fn catalog(&self) -> PyResult<Box<dyn Catalog>> {
+    pub(crate) fn catalog(&self) -> PyResult<Box<dyn Catalog>> {
         Ok(match &self.place {
             Place::Nodes { servers, credentials } => Box::new(ClusterCatalog::with(servers, credentials)),
             Place::Store(place) => {
@@ -56,6 +62,12 @@ impl Store {
         let manifest = Arc::new(manifest);
         self.manifests.lock().expect("no panic while held").insert(version, Arc::clone(&manifest));
         Ok(manifest)
+    }
+
+    /// A version with its provenance, to make another of it.
+    pub(crate) fn base(&self, version: VersionId) -> PyResult<(Arc<Manifest>, Option<Provenance>)> {
+        let provenance = self.catalog()?.provenance(version).map_err(|error| errors::catalog(&error))?;
+        Ok((self.manifest(version)?, provenance))
     }
 
     /// A plan over a version, and its manifest.
@@ -181,6 +193,50 @@ impl Store {
             self.catalog()?.shard(entry).map_err(|error| errors::catalog(&error))
         })?;
         Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Reads some shards of a version and checks them row by row, and their sidecars, as `shardctl verify` does: the faults in
+    /// order, each an object of JSON.
+    ///
+    /// # Errors
+    /// When the manifest cannot be read.
+    fn verify(&self, py: Python<'_>, version: &str, first: u64, end: u64) -> PyResult<Vec<String>> {
+        let version = VersionId(parse(version)?);
+        py.detach(|| {
+            let catalog = self.catalog()?;
+            let file = catalog.open_manifest(version).map_err(|error| errors::catalog(&error))?;
+            let entries = file.entries(first..end).map_err(|error| errors::value(&error))?;
+            let store = CatalogStore(&*catalog);
+            let found = entries.iter().zip(first..).flat_map(|(entry, index)| {
+                check(entry, &store).into_iter().map(move |finding| (index, finding))
+            });
+            let lines = found.map(|(index, finding)| {
+                let mut line = serde_json::to_value(&finding)?;
+                line["index"] = index.into();
+                Ok(line.to_string())
+            });
+            lines.collect::<Result<_, serde_json::Error>>().map_err(|error| errors::value(&error))
+        })
+    }
+
+    /// The values of a column in each shard of a version: how many are not null and finite, the smallest and the
+    /// largest, rounded to 64-bit floats. `None` of shards that were written without, and of columns that are not measured by
+    /// their values.
+    ///
+    /// # Errors
+    /// When there is no such column.
+    fn ranges(&self, py: Python<'_>, version: &str, column: &str) -> PyResult<Vec<Option<ValueRange>>> {
+        let version = VersionId(parse(version)?);
+        let manifest = py.detach(|| self.manifest(version))?;
+        let index = manifest.schema.index_of(column).map_err(|error| errors::value(&error))?;
+        if Measure::of(manifest.schema.field(index).data_type()) != Measure::Values {
+            return Ok(vec![None; manifest.shards.len()]);
+        }
+        let range = |shard: &ShardEntry| {
+            let column = shard.statistics.as_ref()?.columns.get(index)?;
+            Some((column.count, column.spread.map(|spread| (spread.min, spread.max))))
+        };
+        Ok(manifest.shards.iter().map(range).collect())
     }
 
     /// Makes a plan over a version and returns its id; the store keeps it if it can be written.

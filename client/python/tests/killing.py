@@ -5,8 +5,6 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow as pa
-
 from shardd._tables import Job
 
 
@@ -19,16 +17,16 @@ def die_once(flag: Path, process: Callable[[], int]) -> None:
     os.kill(process(), signal.SIGKILL)
 
 
-def killing(folder: Path, kill: str, process: Callable[[], int] = os.getpid) -> type[Job]:
+def killing(folder: Path, kill: str, process: Callable[[], int] = os.getpid, of: type = Job) -> type:
     """Jobs of which a process is killed: ``METHOD-WHEN``, before (``early``) or after it has done its work."""
     method, when = kill.split("-")
 
-    def work(self, part: pa.Table):
+    def work(self, part):
         if when == "early":
             die_once(folder / kill, process)
-        done = getattr(Job, method)(self, part)
+        done = getattr(of, method)(self, part)
         if when == "late":
             die_once(folder / kill, process)
         return done
 
-    return type("KillingJob", (Job,), {method: work})
+    return type("KillingJob", (of,), {method: work})

@@ -83,21 +83,25 @@ def refusal(action) -> str:
     raise AssertionError("it was not refused")
 
 
-if __name__ == "__main__":
-    how = json.loads(sys.argv[1])
+def session(master: str, folder: str, more: dict[str, str]) -> SparkSession:
+    """Spark on this machine."""
     options = {
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.local.dir": f"{how['folder']}/spark",
-        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.local.dir": f"{folder}/spark",
         "spark.sql.session.timeZone": "Asia/Tokyo",
         "spark.sql.shuffle.partitions": "4",
-        "spark.sql.warehouse.dir": f"{how['folder']}/spark",
+        "spark.sql.warehouse.dir": f"{folder}/spark",
         "spark.ui.enabled": "false",
     }
-    builder = SparkSession.builder.master(how["master"]).config(map=options)
-    spark = builder.getOrCreate()
+    spark = SparkSession.builder.master(master).config(map=options | more).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+if __name__ == "__main__":
+    how = json.loads(sys.argv[1])
+    spark = session(how["master"], how["folder"], {"spark.sql.adaptive.coalescePartitions.enabled": "false"})
     main(spark, how)
     spark.stop()

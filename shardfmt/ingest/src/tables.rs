@@ -6,17 +6,19 @@
 
 use std::path::PathBuf;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array, RecordBatch};
 use arrow::datatypes::SchemaRef;
 use shardfmt::Provenance;
 use shardfmt::manifest::{Manifest, ShardEntry};
-use shardfmt::row::{RowCodec, RowDigest};
+use shardfmt::row::{DigestSum, RowCodec, RowDigest};
 use shardfmt::shard::{FinishedShard, ShardError, ShardWriter};
+use shardfmt::size::ByteSize;
 
 use crate::cut::{Cut, shard_of_key};
 use crate::layout::Layout;
 use crate::order::HashKeys;
 use crate::source::growth;
+use crate::version::{AppendError, Base, appending, check_columns, grown};
 use crate::{IngestConfig, IngestError, Ingested, Mix, canonical};
 
 /// The columns of a table, and how its rows are laid into shards.
@@ -62,12 +64,15 @@ pub struct Amount {
     pub rows: u64,
     /// Their canonical bytes.
     pub bytes: u64,
+    /// The sum of their digests, whatever their order.
+    pub sum: DigestSum,
 }
 
 impl std::ops::AddAssign for Amount {
     fn add_assign(&mut self, other: Self) {
         self.rows += other.rows;
         self.bytes += other.bytes;
+        self.sum += other.sum;
     }
 }
 
@@ -104,9 +109,47 @@ impl Table {
         Ok(Self { name, columns, codec, config: config.clone(), keys: HashKeys::new(config.seed) })
     }
 
+    /// A table of these columns whose rows are appended to a version, in shards like the ones there, but of `shard_size` if it
+    /// is given.
+    ///
+    /// # Errors
+    /// [`AppendError::Schema`] when the version has other columns, and those of [`Table::new`]: above all, when the samples of the
+    /// version do not lie by a hash of their rows.
+    pub fn appending(
+        name: &str,
+        columns: SchemaRef,
+        base: Base<'_>,
+        shard_size: Option<ByteSize>,
+    ) -> Result<Self, AppendError> {
+        let mut config = Layout::of(&appending(base)).over(IngestConfig::default());
+        config.shard_size = shard_size.or(config.shard_size);
+        if config.mix != Mix::Hash {
+            return Err(AppendError::Ingest(IngestError::Config {
+                setting: "mix",
+                reason: "parts of a table come in no order, and the samples of the version lie otherwise than by a hash of \
+                         their rows"
+                    .to_owned(),
+                way_out: "use `shardctl append`, or make the dataset with the mix \"hash\"",
+            }));
+        }
+        let mut table = Self::new(name, columns, &config)?;
+        let schema = &base.manifest.schema;
+        check_columns(schema, &table.name, table.schema())?;
+        if table.schema().fields() != schema.fields() {
+            let codec = RowCodec::new(schema.clone());
+            table.codec = codec.map_err(|error| canonical::row_error(&table.name, error))?;
+        }
+        Ok(table)
+    }
+
     /// The columns of its shards.
     pub fn schema(&self) -> &SchemaRef {
         self.codec.schema()
+    }
+
+    /// How its rows are laid into shards.
+    pub fn config(&self) -> &IngestConfig {
+        &self.config
     }
 
     /// How much the rows of a part are.
@@ -114,9 +157,12 @@ impl Table {
     /// # Errors
     /// When the part has other columns.
     pub fn measure(&self, part: &RecordBatch) -> Result<Amount, IngestError> {
-        let mut bytes = 0;
-        self.each(part, |row| bytes += row.len() as u64)?;
-        Ok(Amount { rows: part.num_rows() as u64, bytes })
+        let mut amount = Amount { rows: part.num_rows() as u64, ..Amount::default() };
+        self.each(part, |row| {
+            amount.bytes += row.len() as u64;
+            amount.sum += RowDigest::of(row);
+        })?;
+        Ok(amount)
     }
 
     /// The shard of each row of a part, among this number of shards.
@@ -176,22 +222,32 @@ impl Table {
         shards.sort_by_key(|(index, _)| *index);
         let twice = shards.windows(2).any(|pair| pair[0].0 == pair[1].0);
         let found = shards.iter().fold(Amount::default(), |mut sum, (_, entry)| {
-            sum += Amount { rows: entry.rows.into(), bytes: entry.row_bytes };
+            sum += Amount { rows: entry.rows.into(), bytes: entry.row_bytes, sum: entry.digest_sum };
             sum
         });
         if twice || found != all {
-            return Err(IngestError::Changed {
-                path: self.name.clone(),
-                what: format!(
-                    "it had {} rows of {} bytes when they were counted, and {} of {} when they were written",
-                    all.rows, all.bytes, found.rows, found.bytes
-                ),
-            });
+            return Err(IngestError::Changed { path: self.name.clone(), what: difference(all, found) });
         }
         let config = IngestConfig { shard_size: Some(all.cut(&self.config).size), ..self.config.clone() };
         let entries = shards.into_iter().map(|(_, entry)| entry).collect();
         let manifest = Manifest::new(self.schema().clone(), entries, Layout::of(&config).config());
         Ok(Ingested { manifest, provenance: Provenance::new(config.record(), Vec::new()) })
+    }
+
+    /// The version `base` with these shards, each with its number, after its own: the rows of `all`.
+    ///
+    /// # Errors
+    /// [`IngestError::Changed`] if the shards do not have these rows.
+    pub fn appended(
+        &self,
+        base: Base<'_>,
+        all: Amount,
+        shards: Vec<(u32, ShardEntry)>,
+    ) -> Result<Ingested, IngestError> {
+        let added = self.version(all, shards)?.manifest;
+        let layout = Layout::recorded(&added).unwrap_or(Layout::of(&self.config));
+        let settings = layout.clone().over(appending(base)).record();
+        Ok(grown(base, added.shards, layout, Provenance::new(settings, Vec::new())))
     }
 
     /// Calls back with each row in canonical form.
@@ -204,6 +260,15 @@ impl Table {
         }
         let failed = |error| canonical::row_error(&self.name, error);
         let unfit = |reason| IngestError::Row { path: self.name.clone(), reason };
+        let mut columns = self.schema().fields().iter().zip(part.columns());
+        if let Some((field, _)) =
+            columns.find(|(field, column)| !field.is_nullable() && column.logical_null_count() > 0)
+        {
+            return Err(unfit(format!(
+                "column {:?} has nulls, and shards of the dataset say that it has none",
+                field.name()
+            )));
+        }
         let mut bytes = Vec::new();
         for slice in growth::slices(part.clone()).map_err(unfit)? {
             let plain = canonical::canonical_batch(&self.name, &slice, self.schema())?;
@@ -216,6 +281,21 @@ impl Table {
         }
         Ok(())
     }
+}
+
+/// In what the rows that were written differ from those that were counted.
+fn difference(counted: Amount, written: Amount) -> String {
+    let same = (counted.rows, counted.bytes) == (written.rows, written.bytes);
+    if same && counted.sum != written.sum {
+        return format!(
+            "its {} rows had other values when they were counted than when they were written",
+            counted.rows
+        );
+    }
+    format!(
+        "it had {} rows of {} bytes when they were counted, and {} of {} when they were written",
+        counted.rows, counted.bytes, written.rows, written.bytes
+    )
 }
 
 /// The shard of a row by its key.

@@ -175,6 +175,10 @@ class Store:
         """The shards of a version: samples, bytes of the file, bytes of the rows."""
     def shard_file(self, version: str, index: int) -> bytes:
         """The Arrow IPC file of a shard, verified."""
+    def verify(self, version: str, first: int, end: int) -> list[str]:
+        """The faults of some shards, in order, each an object of JSON."""
+    def ranges(self, version: str, column: str) -> list[tuple[int, tuple[float, float] | None] | None]:
+        """Of each shard how many values of a column are not null and finite, and the smallest and the largest, rounded."""
     def make_plan(
         self,
         version: str,
@@ -299,6 +303,16 @@ class Batches:
     def finish(self) -> str: ...
     def abandon(self) -> None: ...
 
+class Resharding:
+    """A version to be cut into shards of another size, in units that any process can do."""
+
+    def __init__(self, store: Store, version: str, *, shard_size: str, compression: str | None = None) -> None: ...
+    def units(self) -> int: ...
+    def write(self, first: int, end: int) -> list[str]:
+        """Writes the shards of some units; the entries of all of them."""
+    def commit(self, name: str, entries: Sequence[str], message: str) -> str:
+        """Makes the version of all shards, in order, the present one; its id."""
+
 class Table:
     """A table that a distributed engine holds in parts."""
 
@@ -306,8 +320,11 @@ class Table:
         self, columns: Batch, *, seed: int = 0, shard_size: str | None = None, compression: str | None = None
     ) -> None:
         """Of a table with the columns of this batch."""
-    def measure(self, part: Batch) -> tuple[int, int]:
-        """The rows of a part and their canonical bytes."""
+    @staticmethod
+    def appending(columns: Batch, store: Store, version: str, *, shard_size: str | None = None) -> Table:
+        """Of a table with the columns of this batch, whose rows are appended to a version."""
+    def measure(self, part: Batch) -> tuple[int, int, int]:
+        """The rows of a part, their canonical bytes, and the sum of their digests."""
     def shards(self, rows: int, bytes: int) -> int:
         """How many shards such rows make."""
     def deal(self, part: Batch, shards: int) -> bytes:
@@ -315,9 +332,13 @@ class Table:
     def write(self, store: Store, parts: Sequence[Batch], shards: int) -> tuple[int, str] | None:
         """Stores the shard of the rows that were dealt to it; its number and its entry."""
     def commit(
-        self, store: Store, name: str, rows: int, bytes: int, shards: Sequence[tuple[int, str]], message: str
+        self, store: Store, name: str, amount: tuple[int, int, int], shards: Sequence[tuple[int, str]], message: str
     ) -> str:
         """Makes their version the present one of a dataset; its id."""
+    def append(
+        self, store: Store, name: str, base: str, amount: tuple[int, int, int], shards: Sequence[tuple[int, str]], message: str
+    ) -> str:
+        """Makes the version with them after those of `base` the present one, in its place; its id."""
 
 class Tokenizer:
     def __init__(self, file: bytes, encoding: str | None = None) -> None: ...

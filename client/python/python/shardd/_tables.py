@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,17 @@ from ._place import open_store
 # The column by which an engine brings the rows of a shard together.
 SHARD = "__shardd_shard__"
 
+# Rows, their canonical bytes, and the sum of their digests modulo 2^128.
+Amount = tuple[int, int, int]
+
+
+def total(parts: Iterable[Amount]) -> Amount:
+    """The amount of all parts together."""
+    rows, size, digests = 0, 0, 0
+    for part in parts:
+        rows, size, digests = rows + part[0], size + part[1], digests + part[2]
+    return rows, size, digests % (1 << 128)
+
 
 @dataclass
 class Job:
@@ -27,8 +38,23 @@ class Job:
     seed: int = 0
     shard_size: str | None = None
     compression: str | None = None
+    # The version that rows are appended to, which has a seed and a compression.
+    base: str | None = None
     # Once they are known.
     shards: int = 0
+
+    @classmethod
+    def appending(
+        cls, columns: pa.Schema, out: str, name: str, shard_size: str | None, storage_options: Mapping[str, Any]
+    ) -> Job:
+        """One that appends to the present version of a dataset.
+
+        :raises FileNotFoundError: when there is no such dataset.
+        """
+        if "@" in name:
+            raise ValueError(f"{name!r} names a version, and rows are appended to the present one: give the name of the dataset")
+        _, base, _ = open_store(out, **storage_options).resolve(name)
+        return cls(columns, out, storage_options, shard_size=shard_size, base=base)
 
     def __getstate__(self) -> dict[str, Any]:
         return {key: value for key, value in self.__dict__.items() if key not in ("table", "store")}
@@ -38,6 +64,8 @@ class Job:
         if SHARD in self.columns.names:
             raise ValueError(f"the table has a column {SHARD!r}: rename it")
         columns = _native.Batch(pa.RecordBatch.from_pylist([], schema=self.columns))
+        if self.base is not None:
+            return _native.Table.appending(columns, self.store, self.base, shard_size=self.shard_size)
         how = {"seed": self.seed, "shard_size": self.shard_size, "compression": self.compression}
         return _native.Table(columns, **how)
 
@@ -45,10 +73,19 @@ class Job:
     def store(self) -> _native.Store:
         return open_store(self.out, **self.storage_options)
 
-    def measure(self, part: pa.Table) -> tuple[int, int]:
-        """Its rows and their bytes."""
-        amounts = [self.table.measure(batch) for batch in self._batches(part)]
-        return sum(rows for rows, _ in amounts), sum(size for _, size in amounts)
+    def measure(self, part: pa.Table) -> Amount:
+        """How much its rows are."""
+        return total(self.table.measure(batch) for batch in self._batches(part))
+
+    def measured(self, amount: Amount) -> Job:
+        """The job, once all rows are measured.
+
+        :raises ValueError: when there are none.
+        """
+        rows, size, _ = amount
+        if rows == 0:
+            raise ValueError("there are no rows")
+        return replace(self, shards=self.table.shards(rows, size))
 
     def deal(self, part: pa.Table) -> pa.Table:
         """The part with the shard of each row, a 32-bit integer."""
@@ -60,10 +97,11 @@ class Job:
         """Stores the shard of these rows, all that were dealt to it."""
         return self.table.write(self.store, list(self._batches(part)), self.shards)
 
-    def commit(self, name: str, amount: tuple[int, int], shards: Sequence[tuple[int, str]], message: str) -> str:
+    def commit(self, name: str, amount: Amount, shards: Sequence[tuple[int, str]], message: str) -> str:
         """Makes the version the present one of a dataset."""
-        rows, size = amount
-        return self.table.commit(self.store, name, rows, size, list(shards), message)
+        if self.base is not None:
+            return self.table.append(self.store, name, self.base, amount, list(shards), message)
+        return self.table.commit(self.store, name, amount, list(shards), message)
 
     def _batches(self, part: pa.Table) -> Iterator[_native.Batch]:
         if missing := [name for name in self.columns.names if name not in part.schema.names]:

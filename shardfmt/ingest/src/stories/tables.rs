@@ -107,6 +107,21 @@ fn numbers_that_a_file_gives_its_fields_are_dropped_at_any_depth() {
     assert!(fields.iter().all(|field| field.metadata().is_empty()), "{fields:?}");
 }
 
+#[test]
+fn rows_of_a_table_that_change_between_the_readings_and_keep_their_lengths_are_refused() {
+    let config = IngestConfig { mix: Mix::Hash, ..IngestConfig::default() };
+    let (counted, other) = (numbers(0..50), numbers(1..51));
+    let table = crate::Table::new("rows", counted.schema(), &config).unwrap();
+    let all = table.measure(&counted).unwrap();
+    let version = |rows: &RecordBatch| {
+        let (index, shard) = table.shard(std::slice::from_ref(rows), 1).unwrap().unwrap();
+        table.version(all, vec![(index, shard.entry)])
+    };
+    assert!(version(&counted).is_ok());
+    let error = version(&other).unwrap_err().to_string();
+    assert!(error.contains("changed while it was read") && error.contains("other values"), "{error}");
+}
+
 /// Rows with a list and a map, whose items have these names.
 fn nested(item: &str, [entries, key, value]: [&str; 3]) -> RecordBatch {
     let numbers = || Arc::new(Int64Array::from_iter_values(0..6)) as ArrayRef;

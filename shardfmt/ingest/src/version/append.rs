@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use arrow::datatypes::{DataType, Field, SchemaRef};
-use shardfmt::InputDigest;
 use shardfmt::compare::{SchemaChange, changes};
 use shardfmt::digest::{Digest, ShardId};
 use shardfmt::manifest::ShardEntry;
 use shardfmt::shard::{Compression, FinishedShard, Shard, ShardError, ShardWriter};
+use shardfmt::{InputDigest, Provenance};
 
 use super::store::one_line;
 use super::{Base, Layout, made_of, settings};
@@ -70,24 +70,30 @@ pub fn append(
     sink: &dyn Sink,
     progress: &dyn Progress,
 ) -> Result<Ingested, AppendError> {
-    let mut manifest = base.manifest.clone();
+    let schema = &base.manifest.schema;
     let of_settings = [tokenizer_of(base, &config)?, template_of(base, &config)?].concat();
-    check_columns(&manifest.schema, &source)?;
+    check_source(schema, &source)?;
     let Ingested { manifest: added, provenance: mut read } =
-        ingest_as(&manifest.schema, source, &config, resources, sink, progress)?;
+        ingest_as(schema, source, &config, resources, sink, progress)?;
     // They are among the inputs of the version, and no samples are made of them.
     read.inputs.retain(|input| !of_settings.contains(&input.digest));
     if !again && !is_another_folder(base, config.under.as_deref()) {
         read.inputs.iter().try_for_each(|input| refuse(known_inputs(base), input))?;
     }
     let layout = Layout::recorded(&added).unwrap_or(Layout::of(&config));
+    Ok(grown(base, added.shards, layout, read))
+}
+
+/// The version with these shards, which were laid out and read so, after its own.
+pub(crate) fn grown(base: Base<'_>, added: Vec<ShardEntry>, layout: Layout, read: Provenance) -> Ingested {
+    let mut manifest = base.manifest.clone();
     manifest.config = settings::appended(base, layout);
-    manifest.shards.extend(added.shards);
+    manifest.shards.extend(added);
     let mut provenance = base.provenance.cloned().unwrap_or_default();
     provenance.settings = read.settings;
     provenance.inputs.extend(read.inputs);
     provenance.skipped.extend(read.skipped);
-    Ok(Ingested { manifest, provenance })
+    Ingested { manifest, provenance }
 }
 
 /// The digest of the tokenizer, if there is one, which has to be that of the version.
@@ -136,7 +142,7 @@ pub fn open_to_append<E>(
 ) -> Result<(Source, IngestConfig), E> {
     let source = open(&config)?;
     let schema = &base.manifest.schema;
-    if check_columns(schema, &source).is_ok() {
+    if check_source(schema, &source).is_ok() {
         return Ok((source, config));
     }
     let is_written_so =
@@ -146,19 +152,23 @@ pub fn open_to_append<E>(
     let types = types.map(|(field, text)| (field.name().clone(), text)).collect();
     let typed = IngestConfig { types, ..config.clone() };
     match open(&typed) {
-        Ok(again) if check_columns(schema, &again).is_ok() => Ok((again, typed)),
+        Ok(again) if check_source(schema, &again).is_ok() => Ok((again, typed)),
         _ => Ok((source, config)),
     }
 }
 
+fn check_source(schema: &SchemaRef, source: &Source) -> Result<(), AppendError> {
+    check_columns(schema, source.path(), source.schema())
+}
+
 /// Refuses samples that have other columns. That some are never null here, or there, is no matter, nor are the names of the
 /// items of lists, which earlier releases kept as the writer of the file had them.
-fn check_columns(schema: &SchemaRef, source: &Source) -> Result<(), AppendError> {
-    let canonical = canonical_schema(source.path(), schema).unwrap_or_else(|_| schema.clone());
-    let mut changes = changes(&canonical, source.schema()).into_iter();
+pub(crate) fn check_columns(schema: &SchemaRef, path: &Path, found: &SchemaRef) -> Result<(), AppendError> {
+    let canonical = canonical_schema(path, schema).unwrap_or_else(|_| schema.clone());
+    let mut changes = changes(&canonical, found).into_iter();
     match changes.find(|change| !matches!(change, SchemaChange::Nullable { .. })) {
         None => Ok(()),
-        Some(change) => Err(AppendError::Schema { path: source.path().to_owned(), change }),
+        Some(change) => Err(AppendError::Schema { path: path.to_owned(), change }),
     }
 }
 

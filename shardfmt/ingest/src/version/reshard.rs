@@ -32,42 +32,98 @@ pub fn reshard(
     sink: &dyn Sink,
     progress: &dyn Progress,
 ) -> Result<Manifest, VersionError> {
-    if size.0 == 0 {
-        return Err(VersionError::NoSize);
-    }
-    let recorded = Layout::recorded(base.manifest).unwrap_or_default().compression;
-    let compression = compression.unwrap_or(recorded);
-    let old = &base.manifest.shards;
-    let line = Line::of(old);
-    let cut = Cut::new(base.manifest.sample_count(), base.manifest.row_bytes(), Some(size));
-    let units = line.units((0..cut.shard_count()).map(|index| cut.positions(index)));
-    let keeps = compression == recorded;
-    let write = Write { base, line: &line, compression, keeps, store, sink, progress };
-    let shards = pool(threads)?
-        .install(|| units.into_par_iter().map(|unit| write.unit(unit)).collect::<Result<Vec<_>, _>>())?
-        .concat();
-    if shards == *old {
-        return Ok(base.manifest.clone());
-    }
-    let config = settings::resharded(base, size, compression);
-    Ok(Manifest { shards, config, ..base.manifest.clone() })
+    let work = Resharding::new(base, size, compression)?;
+    let units = 0..work.units();
+    let unit = |unit| work.write(unit, store, sink, progress);
+    let shards =
+        pool(threads)?.install(|| units.into_par_iter().map(unit).collect::<Result<Vec<_>, _>>())?.concat();
+    Ok(work.version(shards))
 }
 
-struct Write<'a> {
+/// A [`reshard`] in units that any process can do, each by itself and in any order.
+///
+/// ```
+/// # include!(concat!(env!("CARGO_MANIFEST_DIR"), "/doc/kept.rs"));
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use shardd_ingest::version::{Resharding, reshard};
+/// use shardd_ingest::{IngestConfig, Inputs, NoProgress, Resources, Source, ingest};
+///
+/// # let kept = Kept::default();
+/// let words: String = (0..1000).fold("word\n".into(), |csv, n| csv + &format!("word {n}\n"));
+/// let config = IngestConfig::default();
+/// let source = Source::new(Inputs::in_memory("a.csv", words), &config)?;
+/// let old = ingest(source, &config, &Resources::threads(1), &kept, &NoProgress)?;
+///
+/// let work = Resharding::new(old.base(), "1KiB".parse()?, None)?;
+/// let mut shards = Vec::new();
+/// for unit in 0..work.units() {
+///     shards.extend(work.write(unit, &kept, &kept, &NoProgress)?);
+/// }
+/// let whole = reshard(old.base(), "1KiB".parse()?, None, &kept, 1, &kept, &NoProgress)?;
+/// assert_eq!(work.version(shards), whole);
+/// # Ok(())
+/// # }
+/// ```
+pub struct Resharding<'a> {
     base: Base<'a>,
-    line: &'a Line<'a>,
+    size: ByteSize,
     compression: Compression,
     /// Whether shards that are measured can stay as they are.
     keeps: bool,
-    store: &'a dyn Store,
-    sink: &'a dyn Sink,
-    progress: &'a dyn Progress,
+    line: Line<'a>,
+    units: Vec<Vec<Piece>>,
 }
 
-impl Write<'_> {
-    fn unit(&self, unit: Vec<Piece>) -> Result<Vec<ShardEntry>, VersionError> {
-        let mut reader = Reader::new(self.store, &self.base.manifest.shards);
-        unit.into_iter().map(|(index, samples)| self.shard(index, samples, &mut reader)).collect()
+impl<'a> Resharding<'a> {
+    /// Reads nothing but the manifest.
+    ///
+    /// # Errors
+    ///
+    /// [`VersionError::NoSize`] for a size of 0.
+    pub fn new(
+        base: Base<'a>,
+        size: ByteSize,
+        compression: Option<Compression>,
+    ) -> Result<Self, VersionError> {
+        if size.0 == 0 {
+            return Err(VersionError::NoSize);
+        }
+        let recorded = Layout::recorded(base.manifest).unwrap_or_default().compression;
+        let compression = compression.unwrap_or(recorded);
+        let line = Line::of(&base.manifest.shards);
+        let cut = Cut::new(base.manifest.sample_count(), base.manifest.row_bytes(), Some(size));
+        let units = line.units((0..cut.shard_count()).map(|index| cut.positions(index)));
+        Ok(Self { base, size, compression, keeps: compression == recorded, line, units })
+    }
+
+    /// How many units there are. A unit begins in a shard of the base in which no other begins.
+    pub fn units(&self) -> usize {
+        self.units.len()
+    }
+
+    /// Writes the shards of a unit, in order; those that stay are neither read nor written.
+    ///
+    /// # Errors
+    ///
+    /// As for [`reshard`].
+    ///
+    /// # Panics
+    ///
+    /// When there is no such unit.
+    pub fn write(
+        &self,
+        unit: usize,
+        store: &dyn Store,
+        sink: &dyn Sink,
+        progress: &dyn Progress,
+    ) -> Result<Vec<ShardEntry>, VersionError> {
+        let mut reader = Reader::new(store, &self.base.manifest.shards);
+        let write = |(index, samples): &Piece| {
+            let entry = self.shard(*index, samples.clone(), &mut reader, sink)?;
+            progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
+            Ok(entry)
+        };
+        self.units[unit].iter().map(write).collect()
     }
 
     fn shard(
@@ -75,15 +131,12 @@ impl Write<'_> {
         index: usize,
         samples: Range<u64>,
         reader: &mut Reader<'_>,
+        sink: &dyn Sink,
     ) -> Result<ShardEntry, VersionError> {
         let old = &self.base.manifest.shards;
         let first = self.line.shard_of(samples.start);
-        let done = |entry: ShardEntry| {
-            self.progress.advanced(u64::from(entry.rows), entry.row_bytes, "writing");
-            Ok(entry)
-        };
         if self.keeps && old[first].statistics.is_some() && self.line.samples(first) == samples {
-            return done(old[first].clone());
+            return Ok(old[first].clone());
         }
         let mut rewrite = Rewrite::new(index, self.base.manifest.schema.clone(), self.compression)?;
         for (part, rows) in self.line.parts(samples) {
@@ -93,6 +146,16 @@ impl Write<'_> {
                 rewrite.push(shard, number, digest)?;
             }
         }
-        done(rewrite.put(self.sink)?)
+        rewrite.put(sink)
+    }
+
+    /// The version of the shards of all units, in order. Where nothing changes, the base itself.
+    pub fn version(&self, shards: Vec<ShardEntry>) -> Manifest {
+        let manifest = self.base.manifest;
+        if shards == manifest.shards {
+            return manifest.clone();
+        }
+        let config = settings::resharded(self.base, self.size, self.compression);
+        Manifest { shards, config, ..manifest.clone() }
     }
 }

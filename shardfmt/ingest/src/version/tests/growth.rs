@@ -6,6 +6,7 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, Field, Schema};
 
 use super::*;
+use crate::{Amount, Table};
 
 struct Desk {
     directory: tempfile::TempDir,
@@ -152,6 +153,63 @@ fn columns_keep_their_promise_never_to_be_null() {
         said.contains("gap.parquet") && said.contains("\"label\"") && said.contains("never null"),
         "{said}"
     );
+}
+
+/// The version with the rows after its own, as workers of an engine append them: in parts, the last part first.
+fn append_parts(to: &Ingested, rows: &RecordBatch, desk: &Desk) -> Result<Ingested, AppendError> {
+    let table = Table::appending("the table", rows.schema(), to.base(), None)?;
+    let mut all = Amount::default();
+    let mut dealt: BTreeMap<u32, Vec<RecordBatch>> = BTreeMap::new();
+    for row in (0..rows.num_rows()).rev() {
+        all += table.measure(&rows.slice(row, 1))?;
+    }
+    let shards = all.shards(table.config());
+    for row in (0..rows.num_rows()).rev() {
+        let row = rows.slice(row, 1);
+        dealt.entry(table.deal(&row, shards)?[0]).or_default().push(row);
+    }
+    let mut entries = Vec::new();
+    for parts in dealt.values() {
+        let (index, shard) = table.shard(parts, shards)?.expect("it has rows");
+        entries.push((index, shard.entry.clone()));
+        desk.memory.put_shard(shard).expect("memory has room");
+    }
+    Ok(table.appended(to.base(), all, entries)?)
+}
+
+#[test]
+fn rows_that_an_engine_appends_make_the_version_that_an_append_of_their_file_makes() {
+    let desk = Desk::new();
+    let (first, second) = (desk.file("a.parquet", &table(0..300)), table(250..400));
+    let old = made(&first, &config(Mix::Hash, 2000), &desk.memory);
+    let expected = desk.append(&old, &desk.file("b.parquet", &second), false, 2).expect("the same columns");
+    let new = append_parts(&old, &second, &desk).expect("the same columns");
+    assert!(new.manifest.shards.len() > old.manifest.shards.len() + 2);
+    assert_eq!(new.manifest, expected.manifest);
+    assert_eq!(settings_of(&new), settings_of(&expected));
+    assert_eq!(new.provenance.inputs, old.provenance.inputs, "an engine names no inputs");
+    // Further rows follow these, in a column that may be null here and has no nulls.
+    let third = table(400..450);
+    let nullable = |field: &Arc<Field>| Field::clone(field).with_nullable(true);
+    let fields: Vec<Field> = third.schema().fields().iter().map(nullable).collect();
+    let schema = Arc::new(Schema::new(fields));
+    let third = RecordBatch::try_new(schema, third.columns().to_vec()).expect("it fits");
+    let expected = desk.append(&expected, &desk.file("c.parquet", &third), false, 2).expect("no nulls");
+    let further = append_parts(&new, &third, &desk).expect("no nulls");
+    assert_eq!(further.manifest, expected.manifest);
+
+    let label = arrow::array::Int64Array::from(vec![None, Some(1)]);
+    let mut columns = third.slice(0, 2).columns().to_vec();
+    columns[0] = Arc::new(label);
+    let gap = RecordBatch::try_new(third.schema(), columns).expect("it fits");
+    let refused = append_parts(&old, &gap, &desk).expect_err("a null").to_string();
+    assert!(refused.contains("\"label\" has nulls"), "{refused}");
+    let narrow = second.project(&[0, 1]).expect("its columns");
+    let refused = append_parts(&old, &narrow, &desk).expect_err("a column is missing").to_string();
+    assert!(refused.contains("\"blob\" (Binary) is missing"), "{refused}");
+    let random = made(&first, &config(Mix::Random, 2000), &desk.memory);
+    let refused = append_parts(&random, &second, &desk).expect_err("rows have no numbers").to_string();
+    assert!(refused.contains("come in no order") && refused.contains("shardctl append"), "{refused}");
 }
 
 #[test]
