@@ -85,6 +85,8 @@ impl Person {
         let line = error_line(&output);
         println!("{line}");
         assert_eq!(output.status.code(), Some(1), "{line}");
+        let printed: Value = serde_json::from_str(&line).expect("JSON");
+        let line = printed["error"].as_str().expect("an error").to_owned();
         assert!(!line.contains(self.s3.keys().1) && !line.contains("a-secret"), "{line}");
         line
     }

@@ -386,8 +386,8 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let whole = ["", "-plan", "-audit", "-context", "-token", "-certs", "-exchange", "-explain", "-runs"]
-        .map(|group| format!("shardctl{group}"));
+    let groups = ["plan", "audit", "context", "token", "certs", "exchange", "explain", "runs", "metastore"];
+    let whole = groups.map(|group| format!("shardctl-{group}")).into_iter().chain(["shardctl".to_owned()]);
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
     assert_eq!(one, fs::read_to_string(home.path("man1/shardctl-plan-at.1")).expect("it is there"));

@@ -3,7 +3,7 @@
 //! and for a metastore that was away.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 use shardd_api::protocol::{Rendezvous as RendezvousAddress, RunId};
@@ -114,8 +114,8 @@ impl Nodes {
         let published = RendezvousAddress { address: rendezvous.address().to_owned(), world };
         // Sent to all reachable nodes: without the metadata a node knows only messages to itself.
         self.tell(|http, url| http.put_json(url, &published).map(drop))?;
-        let (met, is_met) = channel::<()>();
-        let (removed, is_removed) = channel::<()>();
+        let (met, is_met) = sync_channel::<()>(1);
+        let (removed, is_removed) = sync_channel::<()>(1);
         let nodes = self.clone();
         // A node that hangs delays the first step by the time of one answer at most.
         let repeat = move || nodes.repeat(&published, &is_met, removed);
@@ -128,7 +128,7 @@ impl Nodes {
     }
 
     /// Repeats an announcement until the other end of `is_met` is dropped, and removes it then.
-    fn repeat(&self, published: &RendezvousAddress, is_met: &Receiver<()>, _removed: Sender<()>) {
+    fn repeat(&self, published: &RendezvousAddress, is_met: &Receiver<()>, _removed: SyncSender<()>) {
         while is_met.recv_timeout(REPEAT) == Err(RecvTimeoutError::Timeout) {
             // A node that does not answer now may do so the next time.
             let _ = self.tell(|http, url| http.put_json(url, published).map(drop));
@@ -245,7 +245,7 @@ mod tests {
     fn node() -> (String, Receiver<(String, String)>) {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let (say, said) = channel();
+        let (say, said) = sync_channel(64);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
                 let mut lines = BufReader::new(stream.expect("a caller"));

@@ -1,5 +1,5 @@
-//! Ranks that meet through nodes, under tokio's paused clock: nodes restart and forget, or cannot be asked, the metastore is
-//! away, rank 0 dies and is replaced, and its last messages arrive late. A seed decides.
+//! Ranks that meet through nodes, under tokio's paused clock: nodes restart and forget, or cannot be asked, the metastore
+//! gives no answers, rank 0 dies and is replaced, and its last messages arrive late. A seed decides.
 
 use std::cell::Cell;
 use std::sync::Arc;

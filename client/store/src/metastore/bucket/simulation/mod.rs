@@ -98,6 +98,9 @@ impl Freezer {
     }
 }
 
+/// The entries of a node as it followed them, and their revision.
+type Followed = (BTreeMap<String, (u64, u64)>, u64);
+
 /// What all processes write down.
 #[derive(Default)]
 struct Notes {
@@ -108,7 +111,7 @@ struct Notes {
     led: BTreeMap<u64, (LeaseId, Instant)>,
     /// By node: since when its clock is its only trouble.
     well_since: BTreeMap<usize, Instant>,
-    followed: BTreeMap<usize, (BTreeMap<String, (u64, u64)>, u64)>,
+    followed: BTreeMap<usize, Followed>,
     /// Leases that were lost though their node lived and reached the store.
     lost: Vec<String>,
 }

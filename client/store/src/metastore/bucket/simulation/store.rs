@@ -1,5 +1,6 @@
 //! The way of one node to a store in memory: requests that are late, lost before or after they are done, throttled, or not
 //! answered for a while, as a seed says. A request that has left is under way even if its sender crashes or is paused.
+//! Time is that of the tests, which have `start_paused = true`.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
