@@ -287,6 +287,19 @@ impl Cluster {
         command
     }
 
+    /// `shardctl --json` with these words, through the node with this number.
+    pub fn shardctl_at(&self, node: usize, words: &[&str]) -> Command {
+        let mut command = Command::new(binary("shardctl"));
+        command.args(["--server", &self.nodes[node].http, "--json"]).args(words);
+        command
+    }
+
+    /// The last value that it prints.
+    pub fn ask(&self, node: usize, words: &[&str]) -> Value {
+        let text = run(&mut self.shardctl_at(node, words));
+        serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
+    }
+
     /// Bytes read from the store by all running nodes.
     pub fn origin_bytes(&self) -> u64 {
         self.nodes.iter().filter(|node| node.is_running()).map(Node::origin_bytes).sum()
@@ -468,6 +481,22 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
         assert!(began.elapsed() < Duration::from_secs(30), "waited 30 s in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// The file of a part of the digits, `train` or `test`.
+pub fn digits(part: &str) -> String {
+    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A self-signed certificate of `localhost` and its key, as PEM files in a folder.
+pub fn certificate_of_localhost(folder: &Path) -> (String, String) {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+    let write = |name: &str, text: String| {
+        let path = folder.join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    (write("cert.pem", made.cert.pem()), write("key.pem", made.signing_key.serialize_pem()))
 }
 
 /// Looks twenty times a second until something is there. `standstill` gets the time for which `progress` has

@@ -5,6 +5,7 @@
 //! runs, in process or through a node's HTTP API.
 
 pub mod catalog;
+mod causes;
 #[cfg(feature = "cli")]
 pub mod connect;
 pub mod durable;

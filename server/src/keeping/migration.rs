@@ -7,17 +7,15 @@
 //! command can be repeated at any point. Entries that hang on a lease stay behind: their holders put them again.
 
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardd_api::duration::now;
-use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_store::metastore::{
-    CopiedEntry, CopyShelf, Expected, MetaError, MetadataCopy, Metastore, MetastoreAddress, OWNER,
-};
+use shardd_store::metastore::copy::{CopyTag, Found};
+use shardd_store::metastore::{CopyShelf, MetaError, MetadataCopy, Metastore, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
 
+use super::place::{Values, make_equal, other_key, stored, unserved};
 use super::{AHEAD, KeepError, META, Opened, opening, set_aside};
 use crate::identity::Identity;
 use crate::metastore::{self, MetastoreUrl, OpenError, SledMetastore};
@@ -123,13 +121,8 @@ pub(crate) async fn migrate(
     if copy.is_none() && has_copies {
         return Err(MigrationError::OtherStore { store: origin.name().to_owned() });
     }
-    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
     let me = copy.as_ref().map(|copy| copy.keeper.clone()).filter(|keeper| keeper.node == *identity.node());
-    let me = me.unwrap_or_else(|| MetastoreAddress {
-        node: identity.node().clone(),
-        http: String::new(),
-        quic: nowhere,
-    });
+    let me = me.unwrap_or_else(|| unserved(identity.node()));
     let mut entries = 0;
     if !is_noted {
         // As at a start: what is older than the copy, damaged or fenced is not moved.
@@ -160,16 +153,16 @@ async fn fill_from(
     name: &str,
 ) -> Result<usize, MigrationError> {
     let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
+    let values = snapshot.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
     match to {
-        MetastoreUrl::Etcd(url) => fill(metastore::open_etcd(url)?.as_ref(), &snapshot.entries, name).await?,
+        MetastoreUrl::Etcd(url) => fill(metastore::open_etcd(url)?.as_ref(), &values, name).await?,
         _ => {
             let store = metastore::open_in_store(origin, identity.authority(), true).await?;
-            missing(store.as_ref(), &snapshot.entries, name).await?;
+            check_empty(store.as_ref(), &values, name).await?;
             let failed = |source| MigrationError::Target { to: name.to_owned(), source };
             store.continue_after(snapshot.revision, snapshot.last_lease).await.map_err(failed)?;
             // Each change writes the whole object: all of them are one.
-            let entries = snapshot.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone()));
-            store.replace_lasting(&entries.collect()).await.map_err(failed)?;
+            store.replace_lasting(&values).await.map_err(failed)?;
         }
     }
     Ok(snapshot.entries.len())
@@ -195,66 +188,50 @@ async fn note(
         entries: Vec::new(),
         moved_to: Some(to.to_string()),
     };
-    match shelf.replace(&note, base).await {
-        Replaced::Done(_) => Ok(()),
-        Replaced::Lost => {
-            Err(MigrationError::NoNote { reason: "another node has replaced the copy".to_owned() })
-        }
-        Replaced::Refused(reason) | Replaced::Unknown(reason) => Err(MigrationError::NoNote { reason }),
-    }
+    let outcome = shelf.replace(&note, base).await;
+    stored(outcome).map_err(|reason| MigrationError::NoNote { reason })
 }
 
 /// Puts the entries to a place that has no others.
-async fn fill(target: &dyn Metastore, entries: &[CopiedEntry], to: &str) -> Result<(), MigrationError> {
-    for CopiedEntry { key, value, .. } in missing(target, entries, to).await? {
-        let put = target.put(key, value.clone(), Expected::Absent, None).await;
-        put.map_err(|source| MigrationError::Target { to: to.to_owned(), source })?;
-    }
-    Ok(())
+async fn fill(target: &dyn Metastore, values: &Values, to: &str) -> Result<(), MigrationError> {
+    check_empty(target, values, to).await?;
+    let made = make_equal(target, values).await;
+    made.map_err(|source| MigrationError::Target { to: to.to_owned(), source })
 }
 
-/// The entries that the place lacks. It has no others.
-async fn missing<'a>(
-    target: &dyn Metastore,
-    entries: &'a [CopiedEntry],
-    to: &str,
-) -> Result<Vec<&'a CopiedEntry>, MigrationError> {
-    let failed = |source| MigrationError::Target { to: to.to_owned(), source };
-    let of =
-        |key: &str| entries.binary_search_by(|entry| entry.key.as_str().cmp(key)).ok().map(|at| &entries[at]);
-    let there = target.list("").await.map_err(failed)?.entries;
-    for (key, found) in &there {
-        if key != OWNER && of(key).is_none_or(|entry| entry.value != found.value) {
-            return Err(MigrationError::NotEmpty { to: to.to_owned(), key: key.clone() });
-        }
+/// Refuses a place with other entries, also with some that hang on a lease.
+async fn check_empty(target: &dyn Metastore, values: &Values, to: &str) -> Result<(), MigrationError> {
+    let there = target.list("").await;
+    let there = there.map_err(|source| MigrationError::Target { to: to.to_owned(), source })?;
+    match other_key(&there, values) {
+        Some(key) => Err(MigrationError::NotEmpty { to: to.to_owned(), key }),
+        None => Ok(()),
     }
-    let is_there =
-        |key: &String| there.binary_search_by(|(there, _)| there.as_str().cmp(key.as_str())).is_ok();
-    Ok(entries.iter().filter(|entry| !is_there(&entry.key)).collect())
 }
 
 #[cfg(test)]
 mod tests {
-    use shardd_store::metastore::MemoryMetastore;
+    use shardd_store::metastore::{Expected, MemoryMetastore};
 
     use super::*;
 
-    fn entry(key: &str, value: u8) -> CopiedEntry {
-        CopiedEntry { key: key.to_owned(), revision: 1, value: vec![value] }
+    fn entry(key: &str, value: u8) -> (String, Vec<u8>) {
+        (key.to_owned(), vec![value])
     }
 
     #[tokio::test]
     async fn what_was_moved_in_part_is_moved_on_and_what_is_there_is_never_replaced() {
         let target = MemoryMetastore::new();
         target.put("refs/a", vec![1], Expected::Absent, None).await.expect("puts");
-        let entries = [entry("plans/p", 3), entry("refs/a", 1), entry("refs/b", 2)];
+        let entries = Values::from([entry("plans/p", 3), entry("refs/a", 1), entry("refs/b", 2)]);
         fill(&target, &entries, "there").await.expect("it continues");
         fill(&target, &entries, "there").await.expect("nothing is left to do");
         let there = target.list("").await.expect("lists").entries;
         let there: Vec<_> = there.into_iter().map(|(key, entry)| (key, entry.value[0])).collect();
         assert_eq!(there, [("plans/p".to_owned(), 3), ("refs/a".to_owned(), 1), ("refs/b".to_owned(), 2)]);
 
-        for other in [vec![entry("refs/a", 9)], vec![entry("plans/p", 3), entry("refs/a", 1)]] {
+        let others = [vec![entry("refs/a", 9)], vec![entry("plans/p", 3), entry("refs/a", 1)]];
+        for other in others.map(Values::from_iter) {
             let refused = fill(&target, &other, "there").await.expect_err("there is something else");
             assert!(matches!(refused, MigrationError::NotEmpty { .. }), "{refused}");
         }

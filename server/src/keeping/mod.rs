@@ -8,6 +8,7 @@
 mod copier;
 mod migration;
 mod opening;
+mod place;
 mod promotion;
 mod restoring;
 

@@ -4,21 +4,18 @@
 //! first, since a node continues from the copy if it is newer than its own metadata. In the store and in etcd the place keeps
 //! its counters, so no revision and no lease is given out twice.
 
-use std::collections::BTreeMap;
 use std::fs;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardd_api::duration::now;
 use shardd_api::node::NodeId;
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_store::metastore::{
-    Backup, CopyShelf, Expected, MetaError, MetadataCopy, Metastore, MetastoreAddress, OWNER,
-};
+use shardd_store::metastore::{Backup, CopyShelf, MetaError, MetadataCopy, Metastore};
 use shardd_store::origin::{Origin, OriginError};
 use shardfmt::Digest;
 
+use super::place::{Values, make_equal, other_key, stored, unserved};
 use super::{AHEAD, KeepError, META, opening, set_aside};
 use crate::identity::Identity;
 use crate::metastore::{self, MetastoreUrl, OpenError};
@@ -40,8 +37,8 @@ pub enum RestoreError {
     )]
     OtherCluster { backup: Digest, here: Digest },
     /// Something would be replaced.
-    #[error("{at} has metadata that the backup would replace (key {key}); add --replace if you want that")]
-    NotEmpty { at: String, key: String },
+    #[error("{at} has metadata that the backup would replace ({part}); add --replace if you want that")]
+    NotEmpty { at: String, part: String },
     /// Another node has it.
     #[error("node {keeper} keeps the metadata of this cluster now: run this there")]
     Fenced { keeper: NodeId },
@@ -111,7 +108,7 @@ pub(crate) async fn restore(
         MetastoreUrl::Etcd(url) => {
             let (etcd, at, values) = (metastore::open_etcd(url)?, present.to_string(), backup.values());
             check_place(etcd.as_ref(), &values, &at, is_replacing).await?;
-            let replaced = replace(etcd.as_ref(), &values).await;
+            let replaced = make_equal(etcd.as_ref(), &values).await;
             replaced.map_err(|source| RestoreError::Target { at: at.clone(), source })?;
             at
         }
@@ -122,37 +119,17 @@ pub(crate) async fn restore(
 /// Refuses to replace what the backup does not have.
 async fn check_place(
     place: &dyn Metastore,
-    values: &BTreeMap<String, Vec<u8>>,
+    values: &Values,
     at: &str,
     is_replacing: bool,
 ) -> Result<(), RestoreError> {
     let there = place.lasting().await.map_err(|source| RestoreError::Target { at: at.to_owned(), source })?;
-    let mut others = there
-        .entries
-        .into_iter()
-        .filter(|(key, entry)| key != OWNER && values.get(key) != Some(&entry.value));
-    match others.next() {
-        Some((key, _)) if !is_replacing => Err(RestoreError::NotEmpty { at: at.to_owned(), key }),
+    match other_key(&there, values) {
+        Some(key) if !is_replacing => {
+            Err(RestoreError::NotEmpty { at: at.to_owned(), part: format!("key {key}") })
+        }
         _ => Ok(()),
     }
-}
-
-/// Deletes the lasting entries that are not among these, and puts the others.
-async fn replace(place: &dyn Metastore, values: &BTreeMap<String, Vec<u8>>) -> Result<(), MetaError> {
-    let mut there: BTreeMap<String, Vec<u8>> = BTreeMap::new();
-    for (key, entry) in place.lasting().await?.entries {
-        if key != OWNER && !values.contains_key(&key) {
-            place.delete(&key, Expected::At(entry.revision)).await?;
-        } else {
-            there.insert(key, entry.value);
-        }
-    }
-    for (key, value) in values {
-        if there.get(key) != Some(value) {
-            place.put(key, value.clone(), Expected::Any, None).await?;
-        }
-    }
-    Ok(())
 }
 
 async fn restore_sled(
@@ -171,7 +148,7 @@ async fn restore_sled(
     };
     let restored = following(copy.as_ref(), identity.node(), backup)?;
     if meta.join("db").exists() && !is_replacing {
-        return Err(RestoreError::NotEmpty { at: meta.display().to_string(), key: "all".to_owned() });
+        return Err(RestoreError::NotEmpty { at: meta.display().to_string(), part: "all of it".to_owned() });
     }
     set_aside(&meta, "replaced")?;
     let _ = fs::remove_file(data.join(AHEAD));
@@ -185,11 +162,9 @@ async fn restore_sled(
 
 async fn put(shelf: &CopyShelf, restored: &MetadataCopy, base: Option<&CopyTag>) -> Result<(), RestoreError> {
     match shelf.replace(restored, base).await {
-        Replaced::Done(_) => Ok(()),
         // A store without conditional puts has no copies.
         Replaced::Refused(_) if base.is_none() => Ok(()),
-        Replaced::Lost => Err(RestoreError::NoCopy { reason: "another node has replaced it".to_owned() }),
-        Replaced::Refused(reason) | Replaced::Unknown(reason) => Err(RestoreError::NoCopy { reason }),
+        outcome => stored(outcome).map_err(|reason| RestoreError::NoCopy { reason }),
     }
 }
 
@@ -205,9 +180,7 @@ fn following(
     if let Some(to) = copy.and_then(|copy| copy.moved_to.clone()) {
         return Err(RestoreError::Moved { to });
     }
-    let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
-    let keeper = copy.map(|copy| copy.keeper.clone());
-    let keeper = keeper.unwrap_or(MetastoreAddress { node: me.clone(), http: String::new(), quic: nowhere });
+    let keeper = copy.map_or_else(|| unserved(me), |copy| copy.keeper.clone());
     let [epoch, settled, revision, last_lease] =
         copy.map_or([0; 4], |copy| [copy.epoch, copy.settled, copy.revision, copy.last_lease]);
     let revision = revision.max(settled).max(backup.revision).saturating_add(1);
@@ -225,11 +198,11 @@ fn following(
 
 #[cfg(test)]
 mod tests {
-    use shardd_store::metastore::{CopiedEntry, MemoryMetastore};
+    use shardd_store::metastore::{CopiedEntry, Expected, MemoryMetastore, OWNER};
 
     use super::*;
 
-    fn values(entries: &[(&str, u8)]) -> BTreeMap<String, Vec<u8>> {
+    fn values(entries: &[(&str, u8)]) -> Values {
         entries.iter().map(|(key, value)| ((*key).to_owned(), vec![*value])).collect()
     }
 
@@ -247,7 +220,7 @@ mod tests {
         assert!(refused.to_string().contains("--replace"), "{refused}");
         check_place(&place, &wanted, "there", true).await.expect("the user wants it");
         for _ in 0..2 {
-            replace(&place, &wanted).await.expect("restores");
+            make_equal(&place, &wanted).await.expect("restores");
         }
         let there: Vec<_> = place.list("").await.expect("lists").entries;
         let there: Vec<(String, u8)> = there.into_iter().map(|(key, entry)| (key, entry.value[0])).collect();

@@ -8,22 +8,13 @@ use serde_json::Value;
 #[cfg(feature = "cluster-etcd")]
 use shardd_tests::Etcd;
 use shardd_tests::s3::S3;
-use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, error_line, run};
+use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, digits, error_line, run};
 
-fn shardctl(cluster: &Cluster, node: usize, args: &[&str]) -> Command {
-    let mut command = Command::new(binary("shardctl"));
-    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
-    command
-}
-
-fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
-    let text = run(&mut shardctl(cluster, node, args));
-    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
-}
+use super::in_store::in_bucket;
 
 fn back_up(cluster: &Cluster, node: usize, file: &Path) -> Output {
     let args = ["metastore", "backup", file.to_str().expect("UTF-8")];
-    shardctl(cluster, node, &args).output().expect("shardctl starts")
+    cluster.shardctl_at(node, &args).output().expect("shardctl starts")
 }
 
 /// `shardd metastore restore` where the first node has its data, with the settings that it serves with.
@@ -43,10 +34,7 @@ fn a_cluster_with_sled_returns_from_its_backup() {
 #[test]
 fn a_cluster_with_its_metadata_in_the_store_returns_from_its_backup() {
     let Some(s3) = S3::empty_moto() else { return };
-    let own = [("SHARDD_STORE", "s3://data/cluster"), ("SHARDD_METASTORE", "store")];
-    let variables: Vec<_> =
-        s3.variables().into_iter().map(|(name, value)| (name, value.to_owned())).collect();
-    let variables = [variables, own.map(|(name, value)| (name, value.to_owned())).to_vec()].concat();
+    let variables = in_bucket(&s3);
     let mut cluster = Cluster::start_with(2, &variables);
     returns(&mut cluster, &variables);
 }
@@ -61,10 +49,10 @@ fn a_cluster_with_etcd_returns_from_its_backup() {
 }
 
 fn returns(cluster: &mut Cluster, variables: &[(&str, String)]) {
-    let digits = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
-    ask(cluster, 0, &["ingest", &digits, "--name", "digits", "--shard-size", "16KiB"]);
-    ask(cluster, 1, &["tag", "digits", "before"]);
-    let plan = ask(cluster, 1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
+    let digits = digits("train");
+    cluster.ask(0, &["ingest", &digits, "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.ask(1, &["tag", "digits", "before"]);
+    let plan = cluster.ask(1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("metadata");
     // A node without the metadata has it from the one that has it.
@@ -76,8 +64,8 @@ fn returns(cluster: &mut Cluster, variables: &[(&str, String)]) {
     assert!(error_line(&again).contains("exists; remove it"), "{}", error_line(&again));
 
     // Someone removes what was needed, and adds what was not.
-    run(&mut shardctl(cluster, 0, &["rm", "digits", "--yes"]));
-    ask(cluster, 0, &["ingest", &digits, "--name", "mistake"]);
+    run(&mut cluster.shardctl_at(0, &["rm", "digits", "--yes"]));
+    cluster.ask(0, &["ingest", &digits, "--name", "mistake"]);
     let refused = restore(cluster, variables, &file, &[]);
     assert!(error_line(&refused).contains("is in use by another shardd"), "{}", error_line(&refused));
     for node in &mut cluster.nodes {
@@ -106,17 +94,17 @@ fn returns(cluster: &mut Cluster, variables: &[(&str, String)]) {
     for node in &mut cluster.nodes {
         node.restart();
     }
-    let names: Vec<Value> = ask(cluster, 1, &["ls"]).as_array().expect("a list").clone();
+    let names: Vec<Value> = cluster.ask(1, &["ls"]).as_array().expect("a list").clone();
     let names: Vec<&str> = names.iter().map(|entry| entry["name"].as_str().expect("a name")).collect();
     assert_eq!(names, ["digits"]);
-    assert_eq!(ask(cluster, 1, &["tag", "digits"])[0]["tag"], "before");
+    assert_eq!(cluster.ask(1, &["tag", "digits"])[0]["tag"], "before");
     let reading = Reading { batch_size: 50, ..Reading::alone(&plan, 2) };
     let mut command = Command::new(binary("shardctl"));
     command.args(["--server", &cluster.nodes[1].http]);
     let delivered = Delivered::collect(vec![RankProcess::start(command, &reading, 0)], |_, _| {});
     assert!(delivered.epochs.values().all(|(samples, _)| *samples == 1437), "{:?}", delivered.epochs);
     // Changes are made as before, also with the numbers that follow.
-    ask(cluster, 1, &["tag", "digits", "after"]);
+    cluster.ask(1, &["tag", "digits", "after"]);
 }
 
 #[test]

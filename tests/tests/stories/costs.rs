@@ -14,8 +14,10 @@ use shardd_store::origin::{ObjectKind, Origin, StoredObject};
 use shardd_store::stores::StoreOptions;
 use shardd_tests::metered::{Budget, MeteredProxy, Seen};
 use shardd_tests::s3::{FOREIGN, S3};
-use shardd_tests::{Cluster, binary, is_quick, look_until, run, wait_until};
+use shardd_tests::{Cluster, binary, digits, is_quick, look_until, run, wait_until};
 use shardfmt::ShardWriter;
+
+use super::in_store::in_bucket;
 
 /// Two nodes over a bucket behind a proxy that counts.
 struct Counted {
@@ -211,14 +213,10 @@ fn the_requests_of_a_training_whose_caches_are_too_small_are_predicted() {
 fn the_requests_of_nodes_at_rest_with_their_metadata_in_the_store_are_predicted() {
     let Some(s3) = S3::empty_moto() else { return };
     let proxy = MeteredProxy::start(&s3.endpoint);
-    let mut variables: Vec<(&str, String)> =
-        s3.variables().map(|(name, value)| (name, value.to_owned())).to_vec();
+    let mut variables = in_bucket(&s3);
     variables[0].1 = proxy.endpoint();
-    variables.push(("SHARDD_STORE", "s3://data/shardd".to_owned()));
-    variables.push(("SHARDD_METASTORE", "store".to_owned()));
     let cluster = Cluster::start_with(2, &variables);
-    let digits = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
-    run(cluster.shardctl().args(["ingest", &digits, "--name", "digits"]));
+    run(cluster.shardctl().args(["ingest", &digits("train"), "--name", "digits"]));
     run(cluster.shardctl().args(["partition", "digits", "--q", "0.1", "--partitions", "24"]));
     let printed = run(cluster.shardctl().args(["--json", "cost", "--plan", "digits", "--nodes", "2"]));
     let predicted: Value = serde_json::from_str(&printed).expect("JSON");

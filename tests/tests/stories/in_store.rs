@@ -4,30 +4,14 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use shardd_tests::s3::S3;
-use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, error_line, run, wait_until};
-
-fn digits(part: &str) -> String {
-    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn shardctl(cluster: &Cluster, node: usize, args: &[&str]) -> Command {
-    let mut command = Command::new(binary("shardctl"));
-    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
-    command
-}
-
-/// The last value that `shardctl --json` prints through the node with this number.
-fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
-    let text = run(&mut shardctl(cluster, node, args));
-    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
-}
+use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, digits, error_line, run, wait_until};
 
 fn attempt(cluster: &Cluster, node: usize, args: &[&str]) -> Output {
-    shardctl(cluster, node, args).output().expect("shardctl starts")
+    cluster.shardctl_at(node, args).output().expect("shardctl starts")
 }
 
 /// What the nodes have in their environment: the store in the bucket, and that the metadata is there, too.
-fn in_bucket(s3: &S3) -> Vec<(&'static str, String)> {
+pub(super) fn in_bucket(s3: &S3) -> Vec<(&'static str, String)> {
     let variables = s3.variables().into_iter().map(|(name, value)| (name, value.to_owned()));
     let own = [("SHARDD_STORE", "s3://data/cluster"), ("SHARDD_METASTORE", "store")];
     variables.chain(own.map(|(name, value)| (name, value.to_owned()))).collect()
@@ -45,21 +29,21 @@ fn read(cluster: &Cluster, node: usize, plan: &Value, epochs: u32, at: impl FnMu
 fn a_cluster_on_a_bucket_outlives_each_of_its_nodes() {
     let Some(s3) = S3::empty_moto() else { return };
     let mut cluster = Cluster::start_with(3, &in_bucket(&s3));
-    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
     cluster.nodes[0].kill();
 
     // No command needs the node that founded it: for new names, new versions and new plans, for reading, or to start.
-    ask(&cluster, 1, &["tag", "digits", "after"]);
-    ask(&cluster, 2, &["ingest", &digits("test"), "--name", "more"]);
+    cluster.ask(1, &["tag", "digits", "after"]);
+    cluster.ask(2, &["ingest", &digits("test"), "--name", "more"]);
     cluster.nodes[1].stop();
     cluster.nodes[1].restart();
-    let plan = ask(&cluster, 1, &["partition", "digits@after", "--q", "0.1", "--partitions", "4"]);
+    let plan = cluster.ask(1, &["partition", "digits@after", "--q", "0.1", "--partitions", "4"]);
     assert_eq!(read(&cluster, 2, &plan, 2, |_, _| {}), [1437, 1437]);
 
     // It comes back as before, without a setting for the metadata.
     cluster.nodes[0].forget_metastore();
     cluster.nodes[0].restart();
-    let listed = ask(&cluster, 0, &["tag", "digits"]);
+    let listed = cluster.ask(0, &["tag", "digits"]);
     assert_eq!(listed[0]["tag"], "after", "{listed}");
     assert!(!cluster.nodes[0].data.join("meta").exists(), "no sled beside the store's metadata");
     // Who uses the bucket without a node has the same names.
@@ -73,8 +57,8 @@ fn a_cluster_on_a_bucket_outlives_each_of_its_nodes() {
 fn while_the_bucket_is_away_reading_continues_and_changes_wait() {
     let Some(s3) = S3::empty_moto() else { return };
     let cluster = Cluster::start_with(2, &in_bucket(&s3));
-    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
-    let plan = ask(&cluster, 1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    let plan = cluster.ask(1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
     let paused = read(&cluster, 1, &plan, 4, |epoch, step| {
         // By now each sample is in a cache.
         if (epoch, step) == (1, 2) {

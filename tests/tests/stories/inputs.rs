@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use shardd_tests::s3::{FOREIGN, S3};
-use shardd_tests::{binary, error_line, python, run};
+use shardd_tests::{binary, certificate_of_localhost, error_line, python, run};
 use tempfile::TempDir;
 
 use tree::Tree;
@@ -157,14 +157,8 @@ fn a_store_that_is_killed_while_it_is_read_stops_the_ingest() {
 #[test]
 fn a_store_behind_tls_is_read_if_its_certificate_is_known() {
     let tree = Tree::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let path = |name: &str, text: String| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
-    };
-    let (cert, key) = (path("cert", made.cert.pem()), path("key", made.signing_key.serialize_pem()));
+    let (cert, key) = certificate_of_localhost(dir.path());
     let Some(s3) = S3::moto(tree.path(), &["--tls", &cert, &key]) else { return };
     let mut variables = s3.variables().to_vec();
     let line = refused(&["s3://data/images"], &variables);

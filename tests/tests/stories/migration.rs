@@ -6,18 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 #[cfg(feature = "cluster-etcd")]
 use shardd_tests::Etcd;
-use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, error_line, run, wait_until};
-
-fn shardctl(cluster: &Cluster, node: usize, args: &[&str]) -> Command {
-    let mut command = Command::new(binary("shardctl"));
-    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
-    command
-}
-
-fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
-    let text = run(&mut shardctl(cluster, node, args));
-    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
-}
+use shardd_tests::{Cluster, Delivered, RankProcess, Reading, binary, digits, error_line, wait_until};
 
 /// `shardd metastore migrate` where the first node has its data.
 fn migrate(cluster: &Cluster, to: &str) -> Output {
@@ -40,10 +29,10 @@ fn metadata_moves_to_etcd_under_a_training() {
 
 fn moves(to: &str) {
     let mut cluster = Cluster::start(3);
-    let digits = format!("{}/../client/data/digits/train.parquet", env!("CARGO_MANIFEST_DIR"));
-    ask(&cluster, 0, &["ingest", &digits, "--name", "digits", "--shard-size", "16KiB"]);
-    ask(&cluster, 1, &["tag", "digits", "before"]);
-    let plan = ask(&cluster, 1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
+    let digits = digits("train");
+    cluster.ask(0, &["ingest", &digits, "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.ask(1, &["tag", "digits", "before"]);
+    let plan = cluster.ask(1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
     let refused = migrate(&cluster, to);
     assert!(!refused.status.success() && error_line(&refused).contains("is in use by another shardd"));
 
@@ -60,7 +49,8 @@ fn moves(to: &str) {
             println!("{}", String::from_utf8_lossy(&moved.stdout).trim());
             cluster.nodes[0].restart();
             wait_until("changes are made through another node", || {
-                shardctl(&cluster, 2, &["tag", "digits", "meanwhile"])
+                cluster
+                    .shardctl_at(2, &["tag", "digits", "meanwhile"])
                     .output()
                     .expect("starts")
                     .status
@@ -75,7 +65,7 @@ fn moves(to: &str) {
         let tags = listed.as_array().expect("a list").iter();
         tags.map(|tag| tag["tag"].as_str().expect("a name").to_owned()).collect::<Vec<_>>()
     };
-    assert_eq!(tags(&ask(&cluster, 0, &["tag", "digits"])), ["before", "meanwhile"]);
+    assert_eq!(tags(&cluster.ask(0, &["tag", "digits"])), ["before", "meanwhile"]);
     assert!(!cluster.nodes[0].data.join("meta").exists(), "sled is set aside");
     assert!(!migrate(&cluster, to).status.success(), "there is nothing left to move");
 
@@ -87,6 +77,6 @@ fn moves(to: &str) {
     cluster.nodes[2].stop();
     cluster.nodes[2].restart();
     cluster.nodes[0].kill();
-    ask(&cluster, 2, &["tag", "digits", "without"]);
-    assert_eq!(tags(&ask(&cluster, 2, &["tag", "digits"])), ["before", "meanwhile", "without"]);
+    cluster.ask(2, &["tag", "digits", "without"]);
+    assert_eq!(tags(&cluster.ask(2, &["tag", "digits"])), ["before", "meanwhile", "without"]);
 }

@@ -13,7 +13,7 @@ use std::thread;
 
 use serde_json::Value;
 use shardd_tests::s3::S3;
-use shardd_tests::{binary, error_line, run};
+use shardd_tests::{binary, certificate_of_localhost, digits, error_line, run};
 use tempfile::TempDir;
 
 /// What else than the command line decides what these programs do.
@@ -90,10 +90,6 @@ impl Home {
     fn digits(&self, store: &str, name: &str) {
         run(&mut self.shardctl(&["--store", store, "ingest", &digits("test"), "--name", name]));
     }
-}
-
-fn digits(part: &str) -> String {
-    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
 }
 
 fn failed(command: &mut Command) -> (String, i32) {
@@ -246,14 +242,10 @@ fn a_context_keeps_how_its_place_is_entered_and_flags_and_environment_come_first
 #[test]
 fn a_certificate_that_is_not_trusted_is_an_error_with_the_way_out() {
     let home = Home::new();
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let (cert, key) = (home.path("cert.pem"), home.path("key.pem"));
-    fs::write(&cert, made.cert.pem()).expect("it can be written");
-    fs::write(&key, made.signing_key.serialize_pem()).expect("it can be written");
+    let (cert, key) = certificate_of_localhost(&home.path(""));
     fs::create_dir(home.path("empty")).expect("it can be made");
-    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
     // Any server with a certificate will do.
-    let Some(server) = S3::moto(&home.path("empty"), &["--open", "--tls", &text(&cert), &text(&key)]) else {
+    let Some(server) = S3::moto(&home.path("empty"), &["--open", "--tls", &cert, &key]) else {
         return;
     };
     let (line, code) = home.refused(&["--server", &server.endpoint, "ls"]);

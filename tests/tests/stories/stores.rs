@@ -13,7 +13,9 @@ use shardd_store::origin::{Origin, conformance};
 use shardd_store::stores::StoreOptions;
 use shardd_tests::faults::{FAULTS, FaultyProxy};
 use shardd_tests::s3::{FOREIGN, S3};
-use shardd_tests::{Cluster, Delivered, Node, Reading, binary, error_line, is_quick, run, shared_data};
+use shardd_tests::{
+    Cluster, Delivered, Node, Reading, binary, digits, error_line, is_quick, run, shared_data,
+};
 
 /// The bucket that the suite is run in, by this process started again.
 const BUCKET: &str = "SHARDD_TESTS_BUCKET";
@@ -79,10 +81,6 @@ fn s3s_fs_keeps_the_promises_of_a_store() {
 fn moto_keeps_the_promises_of_a_metastore_and_a_catalog() {
     let Some(s3) = S3::empty_moto() else { return };
     keeps_the_promises(&s3, NAMES);
-}
-
-fn digits(part: &str) -> String {
-    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
 }
 
 /// A person without nodes, whose home is a directory of its own.

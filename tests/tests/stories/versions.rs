@@ -1,22 +1,7 @@
 //! Versions in a running cluster: listed by any node, readable while their names change, garbage-collected
 //! beside a run that needs them.
 
-use std::process::Command;
-
-use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, Reading, binary, error_line, run, wait_until};
-
-fn digits(part: &str) -> String {
-    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
-}
-
-/// What `shardctl --json` prints through the node with this number; the last value of it.
-fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
-    let mut command = Command::new(binary("shardctl"));
-    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
-    let text = run(&mut command);
-    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
-}
+use shardd_tests::{Cluster, Delivered, Reading, digits, error_line, run, wait_until};
 
 /// Enough that the first rank cannot have ended when its second epoch is seen: its lines fill a pipe (64 KiB)
 /// several times.
@@ -25,14 +10,10 @@ const EPOCHS: u32 = 60;
 #[test]
 fn a_run_goes_on_over_a_version_whose_name_is_gone() {
     let cluster = Cluster::start(2);
-    ask(
-        &cluster,
-        0,
-        &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB", "-m", "first"],
-    );
-    let plan = ask(&cluster, 1, &["partition", "--q", "0.1", "--partitions", "4", "digits"]);
-    let second = ask(&cluster, 1, &["ingest", &digits("test"), "--name", "digits", "-m", "second"]);
-    let log = ask(&cluster, 0, &["log", "digits"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB", "-m", "first"]);
+    let plan = cluster.ask(1, &["partition", "--q", "0.1", "--partitions", "4", "digits"]);
+    let second = cluster.ask(1, &["ingest", &digits("test"), "--name", "digits", "-m", "second"]);
+    let log = cluster.ask(0, &["log", "digits"]);
     assert_eq!((&log[0]["version"], &log[0]["message"]), (&second["version"], &"second".into()));
     assert_eq!((&log[1]["version"], &log[1]["number"]), (&plan["version"], &1.into()));
 
@@ -51,7 +32,7 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
             return;
         }
         // The name goes, and all that only it reached; the run keeps its samples.
-        ask(&cluster, 1, &["rm", "digits", "--yes"]);
+        cluster.ask(1, &["rm", "digits", "--yes"]);
         let listed =
             cluster.shardctl().args(["plan", "rm", "--plan", &reading.plan]).output().expect("starts");
         assert!(error_line(&listed).contains("is that of run r"), "{}", error_line(&listed));
@@ -61,7 +42,7 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
             "{}",
             error_line(&running)
         );
-        collected = Some(ask(&cluster, 1, &["gc", "--older-than", "0s", "--delete"]));
+        collected = Some(cluster.ask(1, &["gc", "--older-than", "0s", "--delete"]));
     });
     let collected = collected.expect("epoch 1 began");
     assert_eq!(collected["versions"][0]["version"], second["version"]);
@@ -72,15 +53,15 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
     let version = plan["version"].as_str().expect("an id");
     let gone = cluster.shardctl().args(["info", &format!("digits@{version}")]).output().expect("starts");
     assert!(error_line(&gone).contains("there is no dataset digits"), "{}", error_line(&gone));
-    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
     assert_eq!(
-        ask(&cluster, 1, &["info", "digits"])["version"],
+        cluster.ask(1, &["info", "digits"])["version"],
         plan["version"],
         "nothing else of it had changed"
     );
 
     // The data of a training can be deleted, one holder after the other.
-    let the_run = || ask(&cluster, 1, &["runs", "ls"])[0].clone();
+    let the_run = || cluster.ask(1, &["runs", "ls"])[0].clone();
     wait_until("the ranks have left", || the_run()["state"] == "finished");
     let told = the_run();
     assert_eq!(
@@ -88,26 +69,26 @@ fn a_run_goes_on_over_a_version_whose_name_is_gone() {
         (&"r".into(), &"digits".into(), &plan["plan"])
     );
     assert_eq!(told["details"]["epochs"], EPOCHS);
-    ask(&cluster, 1, &["rm", "digits", "--yes"]);
-    let kept = ask(&cluster, 0, &["gc", "--older-than", "0s"]);
+    cluster.ask(1, &["rm", "digits", "--yes"]);
+    let kept = cluster.ask(0, &["gc", "--older-than", "0s"]);
     assert_eq!(kept["shards"]["objects"], 0, "the run keeps them");
     let asked = cluster.shardctl().args(["runs", "rm", "r"]).output().expect("starts");
     let audits = format!("{} audits of {EPOCHS} epochs", 2 * EPOCHS);
     assert!(error_line(&asked).contains(&audits), "{}", error_line(&asked));
-    ask(&cluster, 0, &["runs", "rm", "r", "--yes"]);
+    cluster.ask(0, &["runs", "rm", "r", "--yes"]);
     let caches_are_empty = || {
-        let picture = ask(&cluster, 0, &["status"]);
+        let picture = cluster.ask(0, &["status"]);
         let nodes = picture["nodes"].as_array().expect("nodes").clone();
         nodes.iter().all(|node| node["status"]["cache_grains"] == 0)
     };
     wait_until("the nodes have dropped their grains for it", caches_are_empty);
-    ask(&cluster, 1, &["plan", "rm", "--plan", &reading.plan]);
-    let freed = ask(&cluster, 0, &["gc", "--older-than", "0s", "--delete"]);
+    cluster.ask(1, &["plan", "rm", "--plan", &reading.plan]);
+    let freed = cluster.ask(0, &["gc", "--older-than", "0s", "--delete"]);
     assert_eq!(
         (&freed["versions"][0]["version"], &freed["reached"]["objects"]),
         (&plan["version"], &0.into())
     );
-    assert!(ask(&cluster, 0, &["runs", "ls"]).as_array().is_some_and(Vec::is_empty));
+    assert!(cluster.ask(0, &["runs", "ls"]).as_array().is_some_and(Vec::is_empty));
 }
 
 #[test]
@@ -121,7 +102,7 @@ fn of_two_ingests_of_one_name_one_wins_and_the_other_is_told() {
     };
     let running = [ingest("train"), ingest("test")];
     let outcomes = running.map(|process| process.wait_with_output().expect("it ends"));
-    let log = ask(&cluster, 0, &["log", "digits"]);
+    let log = cluster.ask(0, &["log", "digits"]);
     let won = outcomes.iter().filter(|outcome| outcome.status.success()).count();
     // One may have ended before the other looked at the files; then both have, one after the other.
     assert_eq!(log.as_array().expect("commits").len(), won);

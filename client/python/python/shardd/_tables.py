@@ -16,6 +16,8 @@ from ._place import open_store
 # The column by which an engine brings the rows of a shard together.
 SHARD = "__shardd_shard__"
 
+_WRITTEN = pa.schema({"shard": pa.int64(), "entry": pa.string()})
+
 # Rows, their canonical bytes, and the sum of their digests modulo 2^128.
 Amount = tuple[int, int, int]
 
@@ -93,9 +95,11 @@ class Job:
         column = pa.chunked_array([pa.array(shards) for shards in dealt], pa.int32())
         return part.select(self.columns.names).append_column(SHARD, column)
 
-    def write(self, part: pa.Table) -> tuple[int, str] | None:
-        """Stores the shard of these rows, all that were dealt to it."""
-        return self.table.write(self.store, list(self._batches(part)), self.shards)
+    def write(self, part: pa.Table) -> pa.Table:
+        """Stores the shard of these rows, all that were dealt to it; a line with its number and its entry, or none of no rows."""
+        written = self.table.write(self.store, list(self._batches(part)), self.shards)
+        lines = [] if written is None else [{"shard": written[0], "entry": written[1]}]
+        return pa.Table.from_pylist(lines, schema=_WRITTEN)
 
     def commit(self, name: str, amount: Amount, shards: Sequence[tuple[int, str]], message: str) -> str:
         """Makes the version the present one of a dataset."""

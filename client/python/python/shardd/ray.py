@@ -97,15 +97,9 @@ def _make(dataset: ray.data.Dataset, job: Job, name: str, message: str) -> str:
     _ = job.table  # What is wrong with the columns is an error here.
     amount = _amount(dataset, job)
     job = job.measured(amount)
-
-    def write(rows: pa.Table) -> pa.Table:
-        written = job.write(rows.drop_columns([SHARD]))
-        shards = [] if written is None else [written]
-        return pa.table({"shard": [number for number, _ in shards], "entry": [entry for _, entry in shards]})
-
     dealt = dataset.map_batches(job.deal, batch_format="pyarrow", batch_size=None, zero_copy_batch=True)
     grouped = dealt.groupby(SHARD, num_partitions=min(job.shards, _PARTITIONS))
-    written = grouped.map_groups(write, batch_format="pyarrow")
+    written = grouped.map_groups(job.write, batch_format="pyarrow")
     shards = [(row["shard"], row["entry"]) for row in written.iter_rows()]
     try:
         return job.commit(name, amount, shards, message)

@@ -118,11 +118,9 @@ def _make(df: DataFrame, job: Job, name: str, message: str) -> str:
         for part in parts:
             yield from job.deal(pa.Table.from_batches([part])).to_batches()
 
+    # Spark counts the arguments, and self would be one.
     def write(rows: pa.Table) -> pa.Table:
-        written = job.write(rows.drop_columns([SHARD]))
-        shards = [] if written is None else [written]
-        columns = {"shard": pa.array([number for number, _ in shards], pa.int64()), "entry": [entry for _, entry in shards]}
-        return pa.table(columns, schema=pa.schema({"shard": pa.int64(), "entry": pa.string()}))
+        return job.write(rows)
 
     dealt = df.mapInArrow(deal, spark.StructType([*df.schema.fields, spark.StructField(SHARD, spark.IntegerType())]))
     written = dealt.groupBy(SHARD).applyInArrow(write, "shard long, entry string")

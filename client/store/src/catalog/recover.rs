@@ -21,6 +21,7 @@ use super::records::{
     from_json, named, ref_key, to_json,
 };
 use super::{CatalogBackend, CatalogError, Reach};
+use crate::causes::in_a_line;
 use crate::metastore::{Expected, MetaError, copy};
 use crate::origin::{ObjectKind, OriginError};
 
@@ -402,11 +403,6 @@ fn first_committed(commits: &BTreeMap<CommitId, Commit>) -> BTreeMap<VersionId, 
         first.entry(commit.version).or_insert_with(|| commit.dataset.clone());
     }
     first
-}
-
-fn in_a_line(error: &CatalogError) -> String {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -7,7 +7,6 @@
 //! nothing of what lies in a store.
 
 mod args;
-mod causes;
 mod cloud;
 mod endpoint;
 mod hedge;

@@ -387,7 +387,7 @@ mod tests {
         fs::write(home.path().join("config"), text).expect("written");
         let broken = profile(&home, "broken").expect("a process");
         let error = broken.get_credential().await.expect_err("no credentials");
-        let text = super::super::causes::last_cause(&error);
+        let text = crate::causes::last_cause(&error);
         assert!(text.contains("exit status: 3") && !text.contains("secret"), "{text}");
     }
 

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use object_store::Error;
 use object_store::client::HttpError;
 
-use super::causes::{causes, last_cause, short};
 use super::endpoint::BadEndpoint;
 use super::profile::ProfileError;
 use super::wire::NotImplemented;
+use crate::causes::{causes, last_cause, short};
 
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! Credentials that the environment of a machine, a container or a Pod leads to.
 
+use shardd_tests::certificate_of_localhost;
 use shardd_tests::services::{Answer, Service};
 
 use super::{Person, Session};
@@ -79,14 +80,8 @@ fn a_pod_of_eks_has_the_credentials_of_its_role() {
 
 #[test]
 fn a_web_identity_of_the_environment_assumes_its_role_behind_a_certificate_of_aws_ca_bundle() {
-    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
     let dir = tempfile::tempdir().expect("a temporary directory can be made");
-    let path = |name: &str, text: String| {
-        let path = dir.path().join(name);
-        std::fs::write(&path, text).expect("written");
-        path.display().to_string()
-    };
-    let (cert, key) = (path("cert", made.cert.pem()), path("key", made.signing_key.serialize_pem()));
+    let (cert, key) = certificate_of_localhost(dir.path());
     let Some(person) = Person::over(&["--tls", &cert, &key]) else { return };
     let token = person.write("token", "a-secret");
     let identity = [

@@ -3,26 +3,12 @@
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, Etcd, RankProcess, Reading, binary, error_line, run, wait_until};
-
-fn digits(part: &str) -> String {
-    format!("{}/../client/data/digits/{part}.parquet", env!("CARGO_MANIFEST_DIR"))
-}
-
-fn shardctl(cluster: &Cluster, node: usize, args: &[&str]) -> Command {
-    let mut command = Command::new(binary("shardctl"));
-    command.args(["--server", &cluster.nodes[node].http, "--json"]).args(args);
-    command
-}
-
-/// The last value that `shardctl --json` prints through the node with this number.
-fn ask(cluster: &Cluster, node: usize, args: &[&str]) -> Value {
-    let text = run(&mut shardctl(cluster, node, args));
-    serde_json::from_str(text.lines().last().expect("a value")).expect("JSON")
-}
+use shardd_tests::{
+    Cluster, Delivered, Etcd, RankProcess, Reading, binary, digits, error_line, run, wait_until,
+};
 
 fn attempt(cluster: &Cluster, node: usize, args: &[&str]) -> Output {
-    shardctl(cluster, node, args).output().expect("shardctl starts")
+    cluster.shardctl_at(node, args).output().expect("shardctl starts")
 }
 
 fn start(etcd: &Etcd, nodes: usize) -> Cluster {
@@ -49,22 +35,22 @@ fn read(cluster: &Cluster, node: usize, reading: &Reading, at: impl FnMut(u64, u
 fn a_cluster_outlives_the_node_that_founded_it() {
     let Some(etcd) = Etcd::start(1) else { return };
     let mut cluster = start(&etcd, 2);
-    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
     cluster.nodes[0].kill();
 
     // No command needs it: for new names, new versions and new plans, for reading, or to start.
-    ask(&cluster, 1, &["tag", "digits", "after"]);
-    ask(&cluster, 1, &["ingest", &digits("test"), "--name", "more"]);
+    cluster.ask(1, &["tag", "digits", "after"]);
+    cluster.ask(1, &["ingest", &digits("test"), "--name", "more"]);
     cluster.nodes[1].stop();
     cluster.nodes[1].restart();
-    let plan = ask(&cluster, 1, &["partition", "digits@after", "--q", "0.1", "--partitions", "4"]);
+    let plan = cluster.ask(1, &["partition", "digits@after", "--q", "0.1", "--partitions", "4"]);
     let delivered = read(&cluster, 1, &reading(&plan, 2), |_, _| {});
     assert_eq!(delivered.epochs.values().map(|(samples, _)| *samples).collect::<Vec<_>>(), [1437, 1437]);
 
     // It comes back as before, without a new setting for the metadata.
     cluster.nodes[0].forget_metastore();
     cluster.nodes[0].restart();
-    let listed = ask(&cluster, 0, &["tag", "digits"]);
+    let listed = cluster.ask(0, &["tag", "digits"]);
     assert_eq!(listed[0]["tag"], "after", "{listed}");
     assert!(!cluster.nodes[0].data.join("meta").exists(), "no sled beside the etcd");
 }
@@ -73,8 +59,8 @@ fn a_cluster_outlives_the_node_that_founded_it() {
 fn without_etcd_reading_goes_on_and_changes_wait() {
     let Some(mut etcd) = Etcd::start(1) else { return };
     let cluster = start(&etcd, 2);
-    ask(&cluster, 0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
-    let plan = ask(&cluster, 1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
+    cluster.ask(0, &["ingest", &digits("train"), "--name", "digits", "--shard-size", "16KiB"]);
+    let plan = cluster.ask(1, &["partition", "digits", "--q", "0.1", "--partitions", "4"]);
     let delivered = read(&cluster, 1, &reading(&plan, 3), |epoch, step| {
         if (epoch, step) == (0, 2) {
             etcd.kill(0);

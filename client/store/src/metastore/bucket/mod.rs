@@ -44,6 +44,7 @@ use super::records::{LeaseRecord, decode, encode};
 use super::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, OF_CLUSTER, SystemClock, check_key, check_value,
 };
+use crate::causes::in_a_line;
 use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
 use crate::random::unlikely_twice;
 use document::Document;
@@ -102,8 +103,8 @@ pub struct BucketMetastore {
     known: Mutex<Known>,
     /// Held by the one of this process that changes something: the others would only lose.
     changing: tokio::sync::Mutex<()>,
-    /// When a wait of this process looked for changes by others; held by the one that does.
-    looked: tokio::sync::Mutex<Option<Instant>>,
+    /// Held by the one of this process that looks for changes by others.
+    looking: tokio::sync::Mutex<()>,
     /// Wakes all waits of this value when another state is known.
     touched: watch::Sender<()>,
     /// When each lease granted here was last written.
@@ -188,7 +189,7 @@ impl BucketMetastore {
             clocks_differ,
             known: Mutex::default(),
             changing: tokio::sync::Mutex::default(),
-            looked: tokio::sync::Mutex::default(),
+            looking: tokio::sync::Mutex::default(),
             touched: watch::Sender::new(()),
             held: Mutex::default(),
             sightings: Mutex::default(),
@@ -248,12 +249,7 @@ impl BucketMetastore {
 
     /// The present entries, without lapsed leases.
     async fn view(&self) -> Result<Arc<Document>, MetaError> {
-        let at = Instant::now();
         let mut document = self.read().await?.unwrap_or_default().document;
-        // Waits need not look again so soon.
-        if let Ok(mut looked) = self.looked.try_lock() {
-            *looked = (*looked).max(Some(at));
-        }
         self.check_owner(&document)?;
         if self.is_stale(&document) {
             match self.change(|_| Ok(())).await {
@@ -364,10 +360,10 @@ impl BucketMetastore {
                     return Ok(Some(Known { tag: Some(tag), document: Arc::new(next) }));
                 }
                 Ok(Swap::Refused(error)) if unknown.is_none() => {
-                    return Err(self.unchangeable(&said(&error)));
+                    return Err(self.unchangeable(&in_a_line(&error)));
                 }
                 Ok(Swap::Refused(error) | Swap::Unknown(error)) => {
-                    unknown = Some(said(&error));
+                    unknown = Some(in_a_line(&error));
                     unknowns += 1;
                 }
                 Ok(Swap::Done(None) | Swap::Lost) => {}
@@ -425,11 +421,10 @@ impl BucketMetastore {
 
     /// Looks, unless this process has within this time.
     async fn look_within(&self, poll: Duration) -> Result<(), MetaError> {
-        let mut looked = self.looked.lock().await;
+        let _looking = self.looking.lock().await;
+        let looked = self.sightings().looked();
         if looked.is_none_or(|at| at.elapsed() >= poll) {
-            let at = Instant::now();
             self.read().await?;
-            *looked = Some(at);
         }
         Ok(())
     }
@@ -477,7 +472,7 @@ impl BucketMetastore {
     }
 
     fn unavailable(&self, error: &OriginError) -> MetaError {
-        MetaError::Unavailable { store: self.name(), reason: said(error) }
+        MetaError::Unavailable { store: self.name(), reason: in_a_line(error) }
     }
 
     fn silent(&self) -> MetaError {
@@ -616,10 +611,4 @@ impl Metastore for BucketMetastore {
         })
         .await
     }
-}
-
-/// The error and its causes in one line.
-fn said(error: &OriginError) -> String {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

@@ -4,7 +4,8 @@
 use bytes::Bytes;
 use futures::future::join_all;
 
-use super::{BucketMetastore, MetaError, said};
+use super::{BucketMetastore, MetaError};
+use crate::causes::in_a_line;
 use crate::origin::{Swap, Swappable, Tag};
 use crate::random::unlikely_twice;
 
@@ -42,7 +43,9 @@ async fn race(metastore: &BucketMetastore, object: &str) -> Result<(), MetaError
                 Swap::Done(_) => won[racer] = true,
                 Swap::Lost => {}
                 Swap::Refused(error) => {
-                    return Err(metastore.unchangeable(&format!("a conditional put fails: {}", said(&error))));
+                    return Err(
+                        metastore.unchangeable(&format!("a conditional put fails: {}", in_a_line(&error)))
+                    );
                 }
                 Swap::Unknown(error) => unknown = Some(error),
             }

@@ -39,6 +39,11 @@ impl Sightings {
         self.looked = Some(at);
     }
 
+    /// When it was looked at last.
+    pub(super) fn looked(&self) -> Option<Instant> {
+        self.looked
+    }
+
     /// The leases that it has now, by their stamps; after [`look`](Self::look).
     pub(super) fn see(&mut self, leases: impl Iterator<Item = (LeaseId, u64)>) {
         let since = self.watched;

@@ -147,6 +147,25 @@ async fn a_renewal_that_writes_nothing_notices_that_another_ended_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_at_rest_looks_once_a_second_whatever_waits_and_is_renewed() {
+    let (store, clock) = (Arc::new(Scripted::default()), clock());
+    let node = Arc::new(of_node(&store, clock));
+    let lease = node.grant(Duration::from_secs(5)).await.expect("grants");
+    for prefix in ["nodes/", "plans/"] {
+        let node = Arc::clone(&node);
+        let since = node.list("").await.expect("lists").revision;
+        tokio::spawn(async move { node.changed(prefix, since).await });
+    }
+    let before = store.gets();
+    for _ in 0..15 {
+        sleep(Duration::from_secs(1)).await;
+        node.renew(lease).await.expect("it lives");
+    }
+    let looks = store.gets() - before;
+    assert!((14..=16).contains(&looks), "{looks} looks in 15 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_lease_of_who_does_not_renew_ends_though_others_of_the_process_are_renewed() {
     let (store, clock) = (Arc::new(Scripted::default()), clock());
     let node = of_node(&store, clock);

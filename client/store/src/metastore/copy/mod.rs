@@ -19,6 +19,7 @@ use shardd_api::node::NodeId;
 use shardfmt::Digest;
 
 use super::records::{decode, encode};
+use crate::causes::in_a_line;
 use crate::origin::{Origin, OriginError, Swap, Swappable, Tag};
 
 pub use document::{CopiedEntry, MetadataCopy};
@@ -155,12 +156,6 @@ async fn read(origin: &Origin, name: &str, known: Option<&CopyTag>) -> Result<Fo
             Err(reason) => return Ok(Found::Damaged(reason, tag)),
         }
     }
-}
-
-/// The error and its causes in one line.
-fn in_a_line(error: &OriginError) -> String {
-    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

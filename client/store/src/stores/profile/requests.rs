@@ -22,7 +22,7 @@ use object_store::aws::AwsCredential;
 use object_store::client::{self, HttpConnector as _, HttpErrorKind, HttpRequestBody, ReqwestConnector};
 use object_store::{Certificate, ClientOptions};
 
-use super::super::causes::{causes, last_cause};
+use crate::causes::{causes, last_cause};
 
 /// A service for credentials answers within this time.
 const TIMEOUT: Duration = Duration::from_secs(30);

@@ -63,7 +63,7 @@ pub(super) struct Weather {
     pub(super) lost: f64,
     /// It is done, and the answer is lost.
     pub(super) answer_lost: f64,
-    /// It is refused for now.
+    /// It is refused with 503 Slow Down.
     pub(super) throttled: f64,
     /// It arrives after this time, if that is long ago for its sender.
     pub(super) late: f64,
