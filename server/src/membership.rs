@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::identity::{self, Cluster, KeyRevoked, Revoked, name_key, other_holder};
-use crate::metastore::{MetastoreNode, MetastoreUrl};
+use crate::metastore::{MetastoreNode, MetastoreUrl, MovableMetastore};
 use crate::transport::Transport;
 
 /// How long a record outlives its node.
@@ -39,6 +39,8 @@ pub(crate) struct Membership {
     pub(crate) metastore: Arc<dyn Metastore>,
     /// The facts for the others.
     pub(crate) record: NodeRecord,
+    /// Of a first node that does not keep the metadata: its place, which the others learn from the record.
+    pub(crate) announced: Option<Arc<MovableMetastore>>,
     /// Digest of the key that the name belongs to.
     pub(crate) key: Digest,
     /// The revoked keys.
@@ -112,7 +114,9 @@ impl Membership {
                 Err(error) => return Err(error.into()),
             }
         }
-        let value = serde_json::to_vec(&self.record).expect("a record is plain data");
+        let metastore = self.announced.as_ref().map(|movable| movable.place().to_string());
+        let record = NodeRecord { metastore, ..self.record.clone() };
+        let value = serde_json::to_vec(&record).expect("a record is plain data");
         // That it belongs here outlives the lease: a node that is lost is missed until it is back, or leaves.
         self.metastore.put(&NodeRecord::member_key(id), value.clone(), Expected::Any, None).await?;
         self.metastore.put(&NodeRecord::key(id), value, Expected::Any, Some(lease)).await?;
@@ -290,6 +294,11 @@ impl Finder {
         }
     }
 
+    /// Remembers the place that this node uses from now on.
+    pub(crate) fn uses(&self, place: &MetastoreUrl) {
+        self.found(Cluster { metastore: Some(Box::new(place.clone())), ..self.known() });
+    }
+
     /// The cluster as it is known now.
     pub(crate) fn known(&self) -> Cluster {
         self.cluster.lock().expect("no panic while held").clone()
@@ -358,7 +367,14 @@ mod tests {
             metastore: None,
         };
         let (key, revoked) = (Digest::of(key), Arc::default());
-        Membership { metastore: Arc::clone(metastore), record, key, revoked, metastore_node: None }
+        Membership {
+            metastore: Arc::clone(metastore),
+            record,
+            announced: None,
+            key,
+            revoked,
+            metastore_node: None,
+        }
     }
 
     async fn port(metastore: &Arc<dyn Metastore>) -> Option<u16> {

@@ -357,6 +357,25 @@ pub struct DrainRequest {
 #[serde(deny_unknown_fields)]
 pub struct PromoteRequest {}
 
+/// Asks to move the metadata of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct MigrateRequest {
+    /// The new place: `store`, or the URL of an etcd. The present place gives up a move that was interrupted.
+    pub to: String,
+}
+
+/// Where the metadata of a cluster is now.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct MigrateReply {
+    /// The place.
+    pub at: String,
+    /// How many entries have moved there; none if a move was given up.
+    pub entries: Option<u64>,
+}
+
 /// A rank's report at the end of an epoch on its reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -133,6 +133,7 @@ mod tests {
             ("POST", "/v1/recover", token(Role::Admin, None)),
             ("POST", "/v1/promote", token(Role::Admin, None)),
             ("GET", "/v1/metastore/backup", token(Role::Admin, None)),
+            ("POST", "/v1/metastore/migrate", token(Role::Admin, None)),
             ("POST", "/v1/evict", token(Role::Admin, None)),
             ("GET", "/v1/tokens", token(Role::Admin, None)),
             ("GET", "/v1/nodes", token(Role::Read, None)),

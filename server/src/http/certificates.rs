@@ -19,6 +19,7 @@ use super::{Answer, PathParam, Refusal, State, ValidJson, ValidQuery, json};
 use crate::ca::{CertificateIssuer, CertificateRecord, IssueError, JoinSecrets, Register, Rotation, Signing};
 use crate::identity::{self, Cluster, JoinReply, JoinRequest, JoinToken, Revoked};
 use crate::membership::{self, Finder};
+use crate::metastore::{MetastoreUrl, MovableMetastore};
 
 /// The default lifetime of a join token.
 const JOIN_LIFETIME: u64 = 3600;
@@ -37,12 +38,20 @@ pub struct Bootstrap {
     pub issuer: Option<Arc<CertificateIssuer>>,
     /// Finds the first node after a promotion, on the others.
     pub(crate) finder: Option<Arc<Finder>>,
+    /// Where the metadata is, on the first node.
+    pub(crate) movable: Arc<MovableMetastore>,
 }
 
 impl Bootstrap {
-    /// The first node's address, and the cluster's settings. A promotion changes them.
-    fn present(&self) -> Cluster {
-        self.finder.as_ref().map_or_else(|| self.cluster.clone(), |finder| finder.known())
+    /// The first node's address, and the cluster's settings. A promotion or a move of the metadata changes them.
+    pub(super) fn present(&self) -> Cluster {
+        match &self.finder {
+            Some(finder) => finder.known(),
+            None => {
+                let place = Some(self.movable.place()).filter(|place| *place != MetastoreUrl::Sled);
+                Cluster { metastore: place.map(Box::new), ..self.cluster.clone() }
+            }
+        }
     }
 }
 
@@ -69,6 +78,7 @@ pub(super) async fn join(state: State, ValidJson(request): ValidJson<JoinRequest
     let mut reply = issuer.join(request).await?;
     // The present rule: the first token may have been made since this node started.
     reply.cluster.asks_tokens = state.api.access.is_required();
+    reply.cluster.metastore = state.api.bootstrap.present().metastore;
     Ok((StatusCode::OK, json(&reply)?).into_response())
 }
 

@@ -69,7 +69,7 @@ use tower::limit::GlobalConcurrencyLimitLayer;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::keeping::{Keeping, Promotion};
+use crate::keeping::{Keeping, Promotion, Relocator};
 use crate::metastore::MetastoreTimes;
 use crate::observe::Observer;
 
@@ -139,6 +139,8 @@ pub struct Api {
     pub keeping: Option<Arc<Keeping>>,
     /// Of one that may be promoted: how.
     pub promotion: Option<Arc<Promotion>>,
+    /// Of one whose metadata is in the store or in etcd: moves it.
+    pub relocator: Option<Arc<Relocator>>,
     /// Looks at this node and at others.
     pub(crate) observer: Arc<Observer>,
     /// How long this node's requests to the metadata take.
@@ -238,6 +240,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(recover::recover))
         .routes(routes!(promote::promote))
         .routes(routes!(metadata::backup))
+        .routes(routes!(metadata::migrate))
         .routes(routes!(runs::list, runs::create))
         .routes(routes!(runs::show, runs::remove))
         .routes(routes!(runs::placement))

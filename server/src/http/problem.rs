@@ -13,6 +13,7 @@ use shardd_store::metastore::MetaError;
 use shardd_store::origin::OriginError;
 
 use crate::ca::IssueError;
+use crate::keeping::RelocationError;
 
 /// The `Retry-After` of a temporary refusal, in seconds.
 const COME_BACK_AFTER: &str = "1";
@@ -113,7 +114,7 @@ macro_rules! refused {
     )*};
 }
 
-refused!(EngineError, IssueError, MetaError, OriginError);
+refused!(EngineError, IssueError, MetaError, OriginError, RelocationError);
 
 impl From<LoadError> for Refusal {
     fn from(error: LoadError) -> Refusal {

@@ -32,6 +32,7 @@ use crate::access::Tokens;
 use crate::ca::CertificateIssuer;
 use crate::identity::testing::term;
 use crate::identity::{Cluster, Identity, JoinToken, Secret, Site, join};
+use crate::metastore::{MetastoreUrl, MovableMetastore};
 use crate::observe::{Observer, Recorder};
 use crate::transport::Transport;
 
@@ -135,7 +136,9 @@ impl Server {
             lifetime: term().lifetime,
         };
         let issuer = Some(Arc::new(issuer));
-        let bootstrap = Bootstrap { authority: pem, digest: authority, cluster, issuer, finder: None };
+        let movable = MovableMetastore::new(MetastoreUrl::Sled, Arc::clone(&metastore));
+        let bootstrap =
+            Bootstrap { authority: pem, digest: authority, cluster, issuer, finder: None, movable };
         let catalog = CatalogBackend::new(origin, Arc::clone(&metastore));
         let tokens = runtime.block_on(Tokens::open(Arc::clone(&metastore), None));
         let access = Access { tokens, asked: TokensAsked::OnceThereIsOne, hosts: Vec::new() };
@@ -150,6 +153,7 @@ impl Server {
             access,
             keeping: None,
             promotion: None,
+            relocator: None,
             observer,
             times: Arc::default(),
             limits,

@@ -12,13 +12,16 @@ use std::sync::Arc;
 
 use shardd_api::duration::now;
 use shardd_store::metastore::copy::{CopyTag, Found};
-use shardd_store::metastore::{CopyShelf, MetaError, MetadataCopy, Metastore, MetastoreAddress};
+use shardd_store::metastore::relocation::{Arriving, RELOCATION};
+use shardd_store::metastore::{CopyShelf, Expected, MetaError, MetadataCopy, MetastoreAddress};
 use shardd_store::origin::{Origin, OriginError};
+use shardfmt::Digest;
 
-use super::place::{Values, make_equal, other_key, stored, unserved};
+use super::place::{stored, unserved};
+use super::relocation::{Names, Places, RelocationError, reserve};
 use super::{AHEAD, KeepError, META, Opened, opening, set_aside};
 use crate::identity::Identity;
-use crate::metastore::{self, MetastoreUrl, OpenError, SledMetastore};
+use crate::metastore::{self, MetastoreUrl, OpenError, SledMetastore, Snapshot, Target};
 
 /// Why metadata is not moved. No entry is lost then, and the command can be repeated.
 #[derive(Debug, thiserror::Error)]
@@ -42,9 +45,9 @@ pub enum MigrationError {
          the node serves with, or let the node run until `shardctl status` shows the copy"
     )]
     OtherStore { store: String },
-    /// There is other metadata at the new place.
-    #[error("{to} has other metadata (key {key}): name an empty place, or another prefix or folder")]
-    NotEmpty { to: String, key: String },
+    /// There is other metadata at the new place, or it cannot be used.
+    #[error(transparent)]
+    Reserve(#[from] RelocationError),
     /// The new place cannot be used.
     #[error("{to} cannot take the metadata")]
     Target { to: String, source: MetaError },
@@ -153,18 +156,9 @@ async fn fill_from(
     name: &str,
 ) -> Result<usize, MigrationError> {
     let snapshot = sled.snapshot().await.map_err(MigrationError::Source)?;
-    let values = snapshot.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
-    match to {
-        MetastoreUrl::Etcd(url) => fill(metastore::open_etcd(url)?.as_ref(), &values, name).await?,
-        _ => {
-            let store = metastore::open_in_store(origin, identity.authority(), true).await?;
-            check_empty(store.as_ref(), &values, name).await?;
-            let failed = |source| MigrationError::Target { to: name.to_owned(), source };
-            store.continue_after(snapshot.revision, snapshot.last_lease).await.map_err(failed)?;
-            // Each change writes the whole object: all of them are one.
-            store.replace_lasting(&values).await.map_err(failed)?;
-        }
-    }
+    let places = Places { origin: Arc::clone(origin), cluster: identity.authority() };
+    let target = places.open(to, true).await?;
+    fill(target.as_ref(), &snapshot, places.cluster, name).await?;
     Ok(snapshot.entries.len())
 }
 
@@ -192,49 +186,59 @@ async fn note(
     stored(outcome).map_err(|reason| MigrationError::NoNote { reason })
 }
 
-/// Puts the entries to a place that has no others.
-async fn fill(target: &dyn Metastore, values: &Values, to: &str) -> Result<(), MigrationError> {
-    check_empty(target, values, to).await?;
-    let made = make_equal(target, values).await;
-    made.map_err(|source| MigrationError::Target { to: to.to_owned(), source })
-}
-
-/// Refuses a place with other entries, also with some that hang on a lease.
-async fn check_empty(target: &dyn Metastore, values: &Values, to: &str) -> Result<(), MigrationError> {
-    let there = target.list("").await;
-    let there = there.map_err(|source| MigrationError::Target { to: to.to_owned(), source })?;
-    match other_key(&there, values) {
-        Some(key) => Err(MigrationError::NotEmpty { to: to.to_owned(), key }),
-        None => Ok(()),
-    }
+/// Puts the entries to a place that has no others. Until all are there, the place has a note of that, and is not used.
+async fn fill(
+    target: &dyn Target,
+    snapshot: &Snapshot,
+    cluster: Digest,
+    to: &str,
+) -> Result<(), MigrationError> {
+    let lasting = snapshot.entries.iter().map(|entry| (entry.key.clone(), entry.value.clone())).collect();
+    let arriving = Arriving { lasting, leased: Vec::new(), revision: snapshot.revision };
+    let note = reserve(&arriving.lasting, target, &Names::new(&MetastoreUrl::Sled, to, cluster)).await?;
+    let failed = |source| MigrationError::Target { to: to.to_owned(), source };
+    let note = target.take_over(&arriving, note).await.map_err(failed)?;
+    target.delete(RELOCATION, Expected::At(note)).await.map_err(failed)?;
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use shardd_store::metastore::{Expected, MemoryMetastore};
+    use shardd_store::metastore::relocation::is_of_place;
+    use shardd_store::metastore::{BucketMetastore, CopiedEntry, Metastore};
 
     use super::*;
 
-    fn entry(key: &str, value: u8) -> (String, Vec<u8>) {
-        (key.to_owned(), vec![value])
-    }
-
     #[tokio::test]
     async fn what_was_moved_in_part_is_moved_on_and_what_is_there_is_never_replaced() {
-        let target = MemoryMetastore::new();
+        let cluster = Digest::of(b"authority");
+        let place = |origin: &Arc<Origin>| BucketMetastore::of_cluster(Arc::clone(origin), cluster);
+        let origin = Arc::new(Origin::open("memory://").expect("opens"));
+        let target = place(&origin);
         target.put("refs/a", vec![1], Expected::Absent, None).await.expect("puts");
-        let entries = Values::from([entry("plans/p", 3), entry("refs/a", 1), entry("refs/b", 2)]);
-        fill(&target, &entries, "there").await.expect("it continues");
-        fill(&target, &entries, "there").await.expect("nothing is left to do");
-        let there = target.list("").await.expect("lists").entries;
-        let there: Vec<_> = there.into_iter().map(|(key, entry)| (key, entry.value[0])).collect();
-        assert_eq!(there, [("plans/p".to_owned(), 3), ("refs/a".to_owned(), 1), ("refs/b".to_owned(), 2)]);
+        let of = |entries: &[(&str, u8)]| Snapshot {
+            entries: entries
+                .iter()
+                .map(|(key, value)| CopiedEntry { key: (*key).to_owned(), revision: 1, value: vec![*value] })
+                .collect(),
+            revision: 9,
+            last_lease: 4,
+            epoch: 1,
+            settled: 9,
+        };
+        let entries = of(&[("plans/p", 3), ("refs/a", 1), ("refs/b", 2)]);
+        fill(&target, &entries, cluster, "there").await.expect("it continues");
+        fill(&target, &entries, cluster, "there").await.expect("nothing is left to do");
+        let there = place(&origin).list("").await.expect("lists").entries;
+        let values = there.into_iter().filter(|(key, _)| !is_of_place(key));
+        let values = values.inspect(|(_, entry)| assert!(entry.revision > 9, "revisions continue"));
+        let values: Vec<_> = values.map(|(key, entry)| (key, entry.value[0])).collect();
+        assert_eq!(values, [("plans/p".to_owned(), 3), ("refs/a".to_owned(), 1), ("refs/b".to_owned(), 2)]);
 
-        let others = [vec![entry("refs/a", 9)], vec![entry("plans/p", 3), entry("refs/a", 1)]];
-        for other in others.map(Values::from_iter) {
-            let refused = fill(&target, &other, "there").await.expect_err("there is something else");
-            assert!(matches!(refused, MigrationError::NotEmpty { .. }), "{refused}");
+        for other in [of(&[("refs/a", 9)]), of(&[("plans/p", 3), ("refs/a", 1)])] {
+            let refused = fill(&target, &other, cluster, "there").await.expect_err("there is something else");
+            assert!(refused.to_string().contains("there has other metadata (key"), "{refused}");
         }
-        assert_eq!(target.list("").await.expect("lists").entries.len(), 3);
+        assert_eq!(target.lasting().await.expect("lists").entries.len(), 4, "with whose it is");
     }
 }

@@ -1,6 +1,7 @@
 //! The node with a cluster's metadata in sled, and the safety of the metadata: its copy in the store, the
 //! start with damaged or missing metadata ([`opening`]), the takeover by another node ([`promotion`]), the
-//! move to another metastore ([`migration`]), and the return to a backup ([`restoring`]).
+//! move to another metastore ([`migration`]; of one that is not in sled, [`relocation`]), and the return to a backup
+//! ([`restoring`]).
 //!
 //! The copy is the fence, too (`shardd_store::metastore::copy`): who finds that another node keeps the metadata stops. Where
 //! metadata is in etcd none of this is needed.
@@ -10,6 +11,7 @@ mod migration;
 mod opening;
 mod place;
 mod promotion;
+mod relocation;
 mod restoring;
 
 use std::path::PathBuf;
@@ -25,6 +27,7 @@ pub(crate) use migration::migrate;
 pub use migration::{Migrated, MigrationError};
 pub(crate) use opening::{Opened, open, set_aside};
 pub(crate) use promotion::{Promotion, promote, retire, unretire};
+pub(crate) use relocation::{Places, Relocated, RelocationError, Relocator, RememberPlace};
 pub(crate) use restoring::restore;
 pub use restoring::{RestoreError, Restored};
 

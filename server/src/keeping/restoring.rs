@@ -11,14 +11,15 @@ use std::sync::Arc;
 use shardd_api::duration::now;
 use shardd_api::node::NodeId;
 use shardd_store::metastore::copy::{CopyTag, Found, Replaced};
-use shardd_store::metastore::{Backup, CopyShelf, MetaError, MetadataCopy, Metastore};
+use shardd_store::metastore::relocation::{RELOCATION, no_changes};
+use shardd_store::metastore::{Backup, CopyShelf, Expected, MetaError, MetadataCopy, Metastore};
 use shardd_store::origin::{Origin, OriginError};
 use shardfmt::Digest;
 
-use super::place::{Values, make_equal, other_key, stored, unserved};
+use super::place::{other_key, stored, unserved};
 use super::{AHEAD, KeepError, META, opening, set_aside};
 use crate::identity::Identity;
-use crate::metastore::{self, MetastoreUrl, OpenError};
+use crate::metastore::{self, MetastoreUrl, OpenError, Values, make_equal};
 
 /// Why a backup is not restored. The metadata is as it was, unless the message says otherwise; the command can be repeated.
 #[derive(Debug, thiserror::Error)]
@@ -98,6 +99,7 @@ pub(crate) async fn restore(
         MetastoreUrl::Store => {
             let store = metastore::open_in_store(origin, here, true).await?;
             let (at, values) = (origin.name().to_owned(), backup.values());
+            check_note(store.as_ref(), &at, is_replacing).await?;
             check_place(store.as_ref(), &values, &at, is_replacing).await?;
             let failed = |source| RestoreError::Target { at: at.clone(), source };
             // The object may be a new one, while nodes remember leases and revisions of the one before.
@@ -107,6 +109,7 @@ pub(crate) async fn restore(
         }
         MetastoreUrl::Etcd(url) => {
             let (etcd, at, values) = (metastore::open_etcd(url)?, present.to_string(), backup.values());
+            check_note(etcd.as_ref(), &at, is_replacing).await?;
             check_place(etcd.as_ref(), &values, &at, is_replacing).await?;
             let replaced = make_equal(etcd.as_ref(), &values).await;
             replaced.map_err(|source| RestoreError::Target { at: at.clone(), source })?;
@@ -114,6 +117,17 @@ pub(crate) async fn restore(
         }
     };
     Ok(Restored { entries: backup.entries.len(), at })
+}
+
+/// Refuses a place that the metadata moves to or from, unless it is to be replaced: then it is the place of the metadata.
+async fn check_note(place: &dyn Metastore, at: &str, is_replacing: bool) -> Result<(), RestoreError> {
+    let failed = |source| RestoreError::Target { at: at.to_owned(), source };
+    let Some(note) = place.get(RELOCATION).await.map_err(failed)? else { return Ok(()) };
+    if !is_replacing {
+        return Err(RestoreError::NotEmpty { at: at.to_owned(), part: no_changes(&note) });
+    }
+    place.delete(RELOCATION, Expected::At(note.revision)).await.map_err(failed)?;
+    Ok(())
 }
 
 /// Refuses to replace what the backup does not have.
@@ -198,7 +212,7 @@ fn following(
 
 #[cfg(test)]
 mod tests {
-    use shardd_store::metastore::{CopiedEntry, Expected, MemoryMetastore, OWNER};
+    use shardd_store::metastore::{CopiedEntry, MemoryMetastore, OWNER};
 
     use super::*;
 

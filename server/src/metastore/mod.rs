@@ -1,15 +1,17 @@
 //! Where a cluster's metadata is: [`SledMetastore`] on the node that holds it, an object of the store
 //! ([`open_in_store`]), or `EtcdMetastore`, in builds with the feature `cluster-etcd`.
 //!
-//! All keep the promises of [`Metastore`]. Other nodes reach the sled of a [`MetastoreNode`] through a
+//! All keep the promises of [`Metastore`](shardd_store::metastore::Metastore). Other nodes reach the sled of a [`MetastoreNode`] through a
 //! [`RemoteMetastore`](crate::transport::RemoteMetastore). [`MetastoreUrl`] selects one of them.
 
 #[cfg(feature = "cluster-etcd")]
 mod etcd;
 mod in_store;
+mod movable;
 mod node;
 mod sled;
 mod standing;
+mod target;
 mod timed;
 mod url;
 mod view;
@@ -18,15 +20,18 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use shardd_store::metastore::{MetaError, Metastore};
+use shardd_store::metastore::MetaError;
 
 #[cfg(feature = "cluster-etcd")]
 pub use self::etcd::EtcdMetastore;
 pub use self::in_store::open_in_store;
 pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
+pub use movable::MovableMetastore;
 pub use node::MetastoreNode;
-pub(crate) use standing::{of_first, of_joined, remember};
+pub(crate) use standing::{is_same_place, of_first, of_joined, remember};
+pub use target::Target;
+pub(crate) use target::{Values, make_equal};
 pub(crate) use timed::{MetastoreTimes, TimedMetastore};
 
 /// Why a metastore cannot be opened.
@@ -57,10 +62,12 @@ pub enum OpenError {
     /// The metadata is somewhere else.
     #[error(
         "--metastore {asked}: the metadata of this node's cluster is in {kept}, and is not moved by naming another place; \
-         drop --metastore, move it with `shardd metastore migrate` where it is in sled, or begin a new cluster in another \
-         --data directory"
+         drop --metastore, move it with `shardctl metastore migrate`, or begin a new cluster in another --data directory"
     )]
     Elsewhere { asked: String, kept: String },
+    /// Only its node opens it.
+    #[error("metadata in sled is opened by its node alone")]
+    NotShared,
     /// The store keeps no metadata.
     #[error("--metastore store: the store cannot keep the metadata")]
     InStore { source: MetaError },
@@ -77,7 +84,7 @@ pub enum OpenError {
 /// # Errors
 /// [`OpenError::File`], and [`OpenError::NoEtcd`] in builds without the feature `cluster-etcd`.
 #[cfg(feature = "cluster-etcd")]
-pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
+pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Target>, OpenError> {
     Ok(Arc::new(EtcdMetastore::open(url)?))
 }
 
@@ -86,6 +93,6 @@ pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
 /// # Errors
 /// [`OpenError::File`], and [`OpenError::NoEtcd`] in builds without the feature `cluster-etcd`.
 #[cfg(not(feature = "cluster-etcd"))]
-pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Metastore>, OpenError> {
+pub fn open_etcd(url: &EtcdUrl) -> Result<Arc<dyn Target>, OpenError> {
     Err(OpenError::NoEtcd { url: url.to_string() })
 }

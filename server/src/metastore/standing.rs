@@ -59,7 +59,7 @@ fn settle(kept: Option<&MetastoreUrl>, asked: Option<&MetastoreUrl>) -> Result<M
 }
 
 /// Whether both name the same metadata, by their names: members of an etcd come and go.
-fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
+pub(crate) fn is_same_place(a: &MetastoreUrl, b: &MetastoreUrl) -> bool {
     match (a, b) {
         (MetastoreUrl::Sled, MetastoreUrl::Sled) | (MetastoreUrl::Store, MetastoreUrl::Store) => true,
         (MetastoreUrl::Etcd(a), MetastoreUrl::Etcd(b)) => a.prefix == b.prefix,

@@ -110,13 +110,21 @@ fn open_bootstrap(
     let pem = std::fs::read_to_string(&ca).map_err(|source| CertificateError::Io { path: ca, source })?;
     // Those that its store was opened with: a promoted node has them from the cluster.
     let store_options = store_options(config, role.cluster());
-    let (identity, authority, metastore) = match role {
+    let movable = Arc::clone(&storage.metadata.movable);
+    let (identity, authority) = match role {
         NodeRole::Joined { cluster, .. } => {
-            return Ok(Bootstrap { authority: pem, digest, cluster: *cluster, issuer: None, finder });
+            return Ok(Bootstrap {
+                authority: pem,
+                digest,
+                cluster: *cluster,
+                issuer: None,
+                finder,
+                movable,
+            });
         }
-        NodeRole::First { identity, authority, metastore, .. } => (identity, authority, metastore),
+        NodeRole::First { identity, authority, .. } => (identity, authority),
     };
-    let metastore = (metastore != MetastoreUrl::Sled).then(|| Box::new(metastore));
+    let metastore = Some(movable.place()).filter(|place| *place != MetastoreUrl::Sled).map(Box::new);
     let path = config.data.join("join-token");
     let standing = match network.is_alone() {
         true => Some(JoinToken::keep(&path, network.site, digest)?.secret),
@@ -147,5 +155,5 @@ fn open_bootstrap(
         metastore: Arc::clone(&storage.metadata.metastore),
         lifetime: config.certificate_lifetime,
     };
-    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)), finder: None })
+    Ok(Bootstrap { authority: pem, digest, cluster, issuer: Some(Arc::new(issuer)), finder: None, movable })
 }

@@ -17,6 +17,7 @@ use crate::config::Config;
 use crate::identity::Cluster;
 use crate::lend::LocalListener;
 use crate::membership::{Finder, Membership, MembershipError};
+use crate::metastore::MetastoreUrl;
 
 /// The socket for loaders of this machine, in the data directory.
 const SOCKET: &str = "shardd.sock";
@@ -50,12 +51,15 @@ impl Member {
             cache_bytes: config.cache_size.0,
             started_at: now(),
             socket: local.as_ref().and_then(LocalListener::record),
-            metastore: role.metastore_elsewhere().map(ToString::to_string),
+            metastore: None,
         };
+        let movable = &storage.metadata.movable;
+        let announces = matches!(role, NodeRole::First { .. }) && movable.place() != MetastoreUrl::Sled;
         let metastore_node = storage.metastore_node.clone().filter(|_| role.has_metastore_node());
         let membership = Membership {
             metastore: Arc::clone(metastore),
             record: record.clone(),
+            announced: announces.then(|| Arc::clone(movable)),
             key: identity.key_digest(),
             revoked: Arc::clone(&network.revoked),
             metastore_node: metastore_node.map(|node| (Arc::clone(transport), node)),

@@ -51,14 +51,6 @@ impl NodeRole {
         matches!(self, NodeRole::Joined { metastore: MetastoreUrl::Sled, .. })
     }
 
-    /// Where the metadata is, if this is the first node and does not keep it.
-    pub(super) fn metastore_elsewhere(&self) -> Option<&MetastoreUrl> {
-        match self {
-            NodeRole::First { metastore, .. } if *metastore != MetastoreUrl::Sled => Some(metastore),
-            _ => None,
-        }
-    }
-
     /// The cluster that it joined, also after a promotion.
     pub(super) fn cluster(&self) -> Option<&Cluster> {
         match self {

@@ -1,11 +1,12 @@
 //! The tasks of a serving node, and their end in order.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use shardd_api::exchange::ExchangeSettings;
 use shardd_api::machine::Directory;
 use shardd_engine::engine::Engine;
+use tokio::sync::Mutex;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,9 +19,10 @@ use super::storage::{Opened, Storage};
 use super::{GRACE, ServeError};
 use crate::config::Config;
 use crate::http::{self, Api};
-use crate::keeping::{KeepError, Keeping};
-use crate::membership::{self, MembershipError};
+use crate::keeping::{KeepError, Keeping, Places, Relocator, RememberPlace};
+use crate::membership::{self, Finder, MembershipError};
 use crate::memory;
+use crate::metastore::{self, MetastoreUrl};
 use crate::observe::{Observer, Recorder, WatchedDisk};
 use crate::transport::{LookService, Services, Transport};
 
@@ -52,7 +54,12 @@ impl Running {
         let Entrance { access, bootstrap, promotion, renewal } = entrance;
         let identity = Arc::clone(&renewal.identity);
         let disks = watched_disks(&config.data, origin.directory());
-        let Opened { metastore, kept, keeping, times } = metadata;
+        let Opened { metastore, movable, kept, keeping, times } = metadata;
+        let relocator = (movable.place() != MetastoreUrl::Sled).then(|| {
+            let places = Places { origin: Arc::clone(&origin), cluster: bootstrap.digest };
+            let remember = remember_place(config.data.clone(), finder.clone());
+            Arc::new(Relocator { present: movable, places, remember, moving: Mutex::default() })
+        });
         let engine = Engine::new(
             record.id.clone(),
             origin,
@@ -95,6 +102,9 @@ impl Running {
             inner.clone(),
         ));
         tasks.spawn(Arc::clone(&engine).run_until(inner.clone()));
+        if let Some(relocator) = &relocator {
+            tasks.spawn(Arc::clone(relocator).follow(inner.clone()));
+        }
         tasks.spawn(Arc::clone(&access.tokens).follow(inner.clone()));
         tasks.spawn(revoked.follow(metastore, inner.clone()));
         tasks.spawn(renewal.keep(inner.clone()));
@@ -110,6 +120,7 @@ impl Running {
             access,
             keeping: keeping.clone(),
             promotion,
+            relocator,
             observer,
             times,
             limits: http::Limits::default(),
@@ -174,6 +185,19 @@ impl Running {
             }
         }
     }
+}
+
+/// Lets the node begin at the new place of its metadata at its next start.
+fn remember_place(data: PathBuf, finder: Option<Arc<Finder>>) -> RememberPlace {
+    Box::new(move |place| match &finder {
+        Some(finder) => finder.uses(place),
+        None => {
+            if let Err(error) = metastore::remember(&data, place) {
+                warn!(%error, "the new place of the metadata cannot be kept for the next start, which finds it by the note of the \
+                    place before");
+            }
+        }
+    })
 }
 
 /// The disks on which a node keeps data: that of its cache, of its identity and metadata, and of a store in a directory.

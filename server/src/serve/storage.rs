@@ -14,8 +14,8 @@ use super::role::{NodeRole, take_over};
 use super::{STORE_TIMEOUT, ServeError};
 use crate::config::Config;
 use crate::identity::Cluster;
-use crate::keeping::{self, Keeping};
-use crate::metastore::{self, MetastoreNode, MetastoreTimes, MetastoreUrl, TimedMetastore};
+use crate::keeping::{self, Keeping, Places};
+use crate::metastore::{self, MetastoreNode, MetastoreTimes, MetastoreUrl, MovableMetastore, TimedMetastore};
 use crate::transport::{RemoteMetastore, Transport};
 
 /// The open places of a node's data.
@@ -69,6 +69,8 @@ impl Storage {
 pub(super) struct Opened {
     /// Its source of facts.
     pub(super) metastore: Arc<dyn Metastore>,
+    /// Behind that, its place.
+    pub(super) movable: Arc<MovableMetastore>,
     /// Its cache for others: those that joined with a release that asks the first node, wherever that has it
     /// from.
     pub(super) kept: Option<Arc<dyn Metastore>>,
@@ -87,19 +89,20 @@ async fn open_metastore(
     me: &MetastoreAddress,
     metastore_node: Option<&Arc<MetastoreNode>>,
 ) -> Result<Opened, ServeError> {
-    let (metastore, keeping): (Arc<dyn Metastore>, _) = match role {
-        NodeRole::First { metastore: MetastoreUrl::Etcd(url), .. }
-        | NodeRole::Joined { metastore: MetastoreUrl::Etcd(url), .. } => {
-            let opened = metastore::open_etcd(url)?;
-            info!(metastore = %url, "metadata is in etcd");
-            (opened, None)
-        }
-        NodeRole::First { identity, metastore: MetastoreUrl::Store, .. }
-        | NodeRole::Joined { identity, metastore: MetastoreUrl::Store, .. } => {
-            let is_new = matches!(role, NodeRole::First { is_new: true, .. });
-            let opened = metastore::open_in_store(origin, identity.authority(), is_new).await?;
-            info!(store = origin.name(), "metadata is in the store");
-            (opened, None)
+    let (place, metastore, keeping): (_, Arc<dyn Metastore>, _) = match role {
+        NodeRole::First { metastore: place @ (MetastoreUrl::Etcd(_) | MetastoreUrl::Store), .. }
+        | NodeRole::Joined { metastore: place @ (MetastoreUrl::Etcd(_) | MetastoreUrl::Store), .. } => {
+            let places = Places { origin: Arc::clone(origin), cluster: role.identity().authority() };
+            let (opened, now) = match role {
+                // It claims the store, which has to answer.
+                NodeRole::First { is_new: true, .. } => (places.open(place, true).await?, place.clone()),
+                _ => places.open_moved(place.clone()).await?,
+            };
+            if now != *place {
+                remember_place(config, role, &now)?;
+            }
+            info!(metastore = %now, "metadata is in {}", if now == MetastoreUrl::Store { "the store" } else { "etcd" });
+            (now, opened, None)
         }
         NodeRole::First { metastore: MetastoreUrl::Sled, is_new, .. } => {
             let recover = config.metadata.recover;
@@ -109,19 +112,32 @@ async fn open_metastore(
                 warn!(%error, "the metadata takes no changes yet");
             }
             let keeping = Keeping::new(Arc::clone(&sled), shelf.clone(), me.clone(), epoch, base);
-            (sled, Some(keeping))
+            (MetastoreUrl::Sled, sled, Some(keeping))
         }
         NodeRole::Joined { metastore: MetastoreUrl::Sled, cluster, .. } => {
             transport.learn(&cluster.first, cluster.quic);
             let metastore_node =
                 metastore_node.map_or_else(|| MetastoreNode::new(cluster.first.clone()), Arc::clone);
-            (Arc::new(RemoteMetastore::new(Arc::clone(transport), metastore_node)), None)
+            (MetastoreUrl::Sled, Arc::new(RemoteMetastore::new(Arc::clone(transport), metastore_node)), None)
         }
     };
+    let movable = MovableMetastore::new(place, metastore);
+    let metastore: Arc<dyn Metastore> = movable.clone();
     let kept = matches!(role, NodeRole::First { .. }).then(|| Arc::clone(&metastore));
     let times = Arc::default();
     let metastore = Arc::new(TimedMetastore { inner: metastore, times: Arc::clone(&times) });
-    Ok(Opened { metastore, kept, keeping, times })
+    Ok(Opened { metastore, movable, kept, keeping, times })
+}
+
+/// Lets the node begin at that place of the metadata at its next start.
+fn remember_place(config: &Config, role: &NodeRole, place: &MetastoreUrl) -> Result<(), ServeError> {
+    match role {
+        NodeRole::First { .. } => Ok(metastore::remember(&config.data, place)?),
+        NodeRole::Joined { cluster, .. } => {
+            let moved = Cluster { metastore: Some(Box::new(place.clone())), ..Cluster::clone(cluster) };
+            Ok(moved.save(&config.data.join("tls"))?)
+        }
+    }
 }
 
 /// Keeps room on the disks of cache and store for the metadata, which may share them. The disk of a cache may be

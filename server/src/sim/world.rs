@@ -377,6 +377,7 @@ impl World {
         let member = Membership {
             metastore: Arc::clone(&meta),
             record,
+            announced: None,
             key: identity.key_digest(),
             revoked: Arc::default(),
             metastore_node: None,

@@ -501,8 +501,8 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     let others = others.chain(&["runs trace"]);
     // Events and the view of a cluster by tests/tests/stories/top.rs, checks of a machine by tests/tests/stories/doctor.rs.
     let others = others.chain(&["audit send", "promote", "top", "events", "doctor"]);
-    // Backups of the metadata by tests/tests/stories/backup.rs.
-    let others = others.chain(&["metastore backup"]);
+    // Backups of the metadata by tests/tests/stories/backup.rs, its moves by tests/tests/stories/migration.rs.
+    let others = others.chain(&["metastore backup", "metastore migrate"]);
     let called =
         calls.iter().chain(elsewhere).map(|(verb, _)| verb).chain(others).map(|verb| (*verb).to_owned());
     assert_eq!(called.collect::<BTreeSet<_>>(), verbs(&home), "this test knows every verb");

@@ -26,6 +26,7 @@ use tokio::time::timeout;
 
 use super::CatalogError;
 use super::records::{from_json, to_json};
+use crate::metastore::relocation::LeasedEntry;
 use crate::metastore::{Entry, Expected, LeaseId, MetaError, Metastore};
 use crate::origin::Origin;
 use crate::process::{Life, ProcessName};
@@ -194,6 +195,20 @@ impl Sweep {
     pub(super) async fn end(self) -> Result<(), MetaError> {
         self.metastore.revoke(self.lease).await
     }
+}
+
+/// The announcements in a metastore, to be carried to another place of the metadata. Their owners do not know the leases there:
+/// each lives as long as that of a dead owner.
+///
+/// # Errors
+/// When the metastore cannot be asked.
+pub async fn announcements(metastore: &dyn Metastore) -> Result<Vec<LeasedEntry>, MetaError> {
+    let mut found = Vec::new();
+    for (prefix, ttl) in [(INTENTS, INTENT_LIVES), (SWEEP, SWEEP_LIVES)] {
+        let there = metastore.list(prefix).await?.entries.into_iter();
+        found.extend(there.map(|(key, entry)| LeasedEntry { key, value: entry.value, ttl }));
+    }
+    Ok(found)
 }
 
 /// Whether the process lives that announced a sweep.

@@ -44,7 +44,7 @@ pub use error::CatalogError;
 pub use forget::FORGOTTEN;
 pub use forget_info::{Forget, ForgetReport, HoldingDataset, HoldingShard, HoldingVersion};
 pub use gc::{GcOptions, GcReport, LostVersion, Tally};
-pub use guard::{Guard, Reach, StoreOf};
+pub use guard::{Guard, Reach, StoreOf, announcements};
 pub use http::HttpCatalog;
 pub use info::{
     ColumnInfo, CommitNote, DatasetInfo, LogEntry, PlanInfo, Pruned, TagExpected, TagInfo, VersionInfo,

@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use shardd_api::duration::now;
 use shardfmt::Digest;
 
+use super::Listing;
 use super::copy::CopiedEntry;
 use super::records::{decode, encode};
-use super::{Listing, OWNER};
+use super::relocation::is_of_place;
 
 /// The entries of a metastore at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,8 +41,7 @@ impl Backup {
             revision: entry.revision,
             value: entry.value,
         };
-        // The store writes this one by itself, and other metastores have none.
-        let entries = lasting.entries.into_iter().filter(|(key, _)| key != OWNER).map(entry).collect();
+        let entries = lasting.entries.into_iter().filter(|(key, _)| !is_of_place(key)).map(entry).collect();
         Backup { cluster, taken_at: now(), revision: lasting.revision, entries }
     }
 
@@ -91,7 +91,7 @@ mod tests {
             let mut bytes = backup.to_bytes();
             let read = Backup::from_bytes(&bytes).expect("reads back");
             prop_assert_eq!(&read, &backup);
-            let known: BTreeMap<_, _> = values.into_iter().filter(|(key, _)| key != OWNER).collect();
+            let known: BTreeMap<_, _> = values.into_iter().filter(|(key, _)| !is_of_place(key)).collect();
             prop_assert_eq!(read.values(), known);
             let at = at.index(bytes.len());
             bytes[at] ^= flip;

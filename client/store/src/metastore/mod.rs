@@ -25,6 +25,7 @@ mod model;
 pub mod packed;
 mod recalled;
 mod records;
+pub mod relocation;
 
 use std::fmt;
 use std::time::Duration;
@@ -34,12 +35,13 @@ use serde::{Deserialize, Serialize};
 use shardd_api::problem::Kind;
 
 pub use backup::{Backup, BadBackup};
-pub use bucket::{BucketMetastore, OWNER};
+pub use bucket::BucketMetastore;
 pub use copy::{CopiedEntry, CopyShelf, MetadataCopy, MetastoreAddress};
 pub use files::{FilesMetastore, SystemClock};
 pub use follow::Following;
 pub use memory::MemoryMetastore;
 pub use recalled::Recalled;
+pub use relocation::OWNER;
 
 /// Begins the name of a store that has the metadata of a cluster.
 const OF_CLUSTER: &str = "in ";

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use super::super::records::{LeaseRecord, RevisionRecord};
+use super::super::relocation::{RELOCATION, is_of_place};
 use super::super::{Entry, Expected, LeaseId, Listing, MetaError};
-use super::OWNER;
 
 /// How many writes are remembered by their marks: more than can happen while one of them is found out about.
 const MARKS_REMEMBERED: usize = 256;
@@ -115,15 +115,19 @@ impl Document {
         Listing { entries, revision: self.counter.revision }
     }
 
-    /// Deletes entries without a lease that are not among these, and puts those that differ.
-    pub(super) fn replace_lasting(&mut self, entries: &BTreeMap<String, Vec<u8>>) -> Result<(), MetaError> {
+    /// Deletes entries without a lease that are not among these, and puts those that differ, or whose revision is not above that.
+    pub(super) fn replace_lasting(
+        &mut self,
+        entries: &BTreeMap<String, Vec<u8>>,
+        above: u64,
+    ) -> Result<(), MetaError> {
         for (key, Entry { value, revision }) in self.lasting().entries {
-            if key != OWNER && entries.get(&key) != Some(&value) {
+            if !is_of_place(&key) && entries.get(&key) != Some(&value) {
                 self.delete(&key, Expected::At(revision))?;
             }
         }
         for (key, value) in entries {
-            if self.get(key).is_none_or(|entry| entry.value != *value) {
+            if self.get(key).is_none_or(|entry| entry.value != *value || entry.revision <= above) {
                 self.put(key, value, Expected::Any, None)?;
             }
         }
@@ -189,6 +193,16 @@ impl Document {
     /// Whether the lease is there.
     pub(super) fn has_lease(&self, lease: LeaseId) -> bool {
         self.leases.contains_key(&lease)
+    }
+
+    /// The note that the metadata moves, if there is one.
+    pub(super) fn relocation(&self) -> Option<Entry> {
+        self.get(RELOCATION)
+    }
+
+    /// Ends all leases.
+    pub(super) fn revoke_all(&mut self) {
+        self.lapse(|_, _| true);
     }
 
     /// Ends the lease: each of its keys is deleted with a revision.

@@ -41,6 +41,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::records::{LeaseRecord, decode, encode};
+use super::relocation::{Arriving, LeasedEntry, OWNER, RELOCATION, no_changes, no_reads};
 use super::{
     Entry, Expected, LeaseId, Listing, MetaError, Metastore, OF_CLUSTER, SystemClock, check_key, check_value,
 };
@@ -51,8 +52,6 @@ use document::Document;
 use sightings::Sightings;
 
 const POINTERS: &str = "pointers";
-/// The key of the cluster whose metadata it is.
-pub const OWNER: &str = "cluster";
 /// The object is no longer than this.
 const MAX_BYTES: u64 = 64 << 20;
 /// How often a change is tried.
@@ -156,7 +155,49 @@ impl BucketMetastore {
             check_key(key)?;
             check_value(key, value)?;
         }
-        self.change(|document| document.replace_lasting(entries)).await
+        self.change(|document| document.replace_lasting(entries, 0)).await
+    }
+
+    /// Takes over the metadata of its cluster from another place, in one change: these entries instead of those that are here, and
+    /// numbers after those of that place. `note` is the revision of the caller's note of the relocation, which must still be here.
+    ///
+    /// # Errors
+    /// As for a change; [`MetaError::Conflict`] when another has begun the same.
+    pub async fn take_over(&self, arriving: &Arriving, note: u64) -> Result<(), MetaError> {
+        self.change(|document| {
+            Expected::At(note).check(RELOCATION, document.relocation().map(|note| note.revision))?;
+            // No entry keeps a revision that it may have had, with another value, in the place before.
+            document.continue_after(arriving.revision, 0);
+            document.revoke_all();
+            document.replace_lasting(&arriving.lasting, arriving.revision)?;
+            for LeasedEntry { key, value, ttl } in &arriving.leased {
+                let lease = document.grant(self.lifetime(*ttl), (*self.clock)());
+                document.put(key, value, Expected::Any, Some(lease))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Refuses a change of this key where the metadata moves. The note itself is changed.
+    fn check_stays(&self, document: &Document, key: Option<&str>) -> Result<(), MetaError> {
+        match document.relocation().filter(|_| key != Some(RELOCATION)) {
+            Some(note) => Err(self.moving(no_changes(&note))),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses to read where the metadata is not, but for its note.
+    fn check_is_here(&self, document: &Document, prefix: &str) -> Result<(), MetaError> {
+        let note = document.relocation().filter(|_| prefix != RELOCATION);
+        match note.as_ref().and_then(no_reads) {
+            Some(reason) => Err(self.moving(reason)),
+            None => Ok(()),
+        }
+    }
+
+    fn moving(&self, reason: String) -> MetaError {
+        MetaError::Unavailable { store: self.name(), reason }
     }
 
     /// Refuses what belongs to another cluster.
@@ -247,10 +288,11 @@ impl BucketMetastore {
         }
     }
 
-    /// The present entries, without lapsed leases.
-    async fn view(&self) -> Result<Arc<Document>, MetaError> {
+    /// The present entries, to read those under a prefix, without lapsed leases.
+    async fn view(&self, prefix: &str) -> Result<Arc<Document>, MetaError> {
         let mut document = self.read().await?.unwrap_or_default().document;
         self.check_owner(&document)?;
+        self.check_is_here(&document, prefix)?;
         if self.is_stale(&document) {
             match self.change(|_| Ok(())).await {
                 Ok(()) => document = self.known().document,
@@ -501,7 +543,7 @@ impl BucketMetastore {
 impl Metastore for BucketMetastore {
     async fn get(&self, key: &str) -> Result<Option<Entry>, MetaError> {
         check_key(key)?;
-        Ok(self.view().await?.get(key))
+        Ok(self.view(key).await?.get(key))
     }
 
     async fn put(
@@ -513,27 +555,35 @@ impl Metastore for BucketMetastore {
     ) -> Result<u64, MetaError> {
         check_key(key)?;
         check_value(key, &value)?;
-        self.change(|document| document.put(key, &value, expected, lease)).await
+        self.change(|document| {
+            self.check_stays(document, Some(key))?;
+            document.put(key, &value, expected, lease)
+        })
+        .await
     }
 
     async fn delete(&self, key: &str, expected: Expected) -> Result<u64, MetaError> {
         check_key(key)?;
-        self.change(|document| document.delete(key, expected)).await
+        self.change(|document| {
+            self.check_stays(document, Some(key))?;
+            document.delete(key, expected)
+        })
+        .await
     }
 
     async fn list(&self, prefix: &str) -> Result<Listing, MetaError> {
-        Ok(self.view().await?.list(prefix))
+        Ok(self.view(prefix).await?.list(prefix))
     }
 
     async fn lasting(&self) -> Result<Listing, MetaError> {
-        Ok(self.view().await?.lasting())
+        Ok(self.view("").await?.lasting())
     }
 
     async fn changed(&self, prefix: &str, since: u64) -> Result<u64, MetaError> {
         // Subscribed before the first look: a change after the look wakes the wait.
         let mut touched = self.touched.subscribe();
         let [mut poll, longest] = self.pace.polls;
-        let mut document = self.view().await?;
+        let mut document = self.view(prefix).await?;
         loop {
             let newest = document.newest_under(prefix, since);
             if newest > since {
@@ -559,8 +609,9 @@ impl Metastore for BucketMetastore {
             // What is learned after this wakes the wait again.
             touched.mark_unchanged();
             document = self.known().document;
+            self.check_is_here(&document, prefix)?;
             if self.is_stale(&document) {
-                document = self.view().await?;
+                document = self.view(prefix).await?;
             }
         }
     }
@@ -568,6 +619,7 @@ impl Metastore for BucketMetastore {
     async fn grant(&self, ttl: Duration) -> Result<LeaseId, MetaError> {
         // By the clock of each attempt: an earlier one may have waited for long.
         let granted = |document: &mut Document| {
+            self.check_stays(document, None)?;
             let lease = document.grant(self.lifetime(ttl), (*self.clock)());
             Ok((lease, Instant::now()))
         };
@@ -580,13 +632,18 @@ impl Metastore for BucketMetastore {
         if self.is_fresh(lease) {
             // Another may have ended it: that is seen as soon as by those who wait for it.
             self.look_within(self.pace.polls[0]).await?;
-            return match self.known().document.has_lease(lease) {
+            let document = self.known().document;
+            self.check_is_here(&document, "")?;
+            return match document.has_lease(lease) {
                 true => Ok(()),
                 false => Err(MetaError::LeaseLost { lease }),
             };
         }
-        let renewed =
-            |document: &mut Document| document.renew(lease, (*self.clock)()).map(|()| Instant::now());
+        // Where the metadata is being left, its leases live on: a move may be given up.
+        let renewed = |document: &mut Document| {
+            self.check_is_here(document, "")?;
+            document.renew(lease, (*self.clock)()).map(|()| Instant::now())
+        };
         match self.change(renewed).await {
             Ok(written) => {
                 if let Some(held) = self.held().get_mut(&lease) {
@@ -606,6 +663,7 @@ impl Metastore for BucketMetastore {
     async fn revoke(&self, lease: LeaseId) -> Result<(), MetaError> {
         self.held().remove(&lease);
         self.change(|document| {
+            self.check_is_here(document, "")?;
             document.revoke(lease);
             Ok(())
         })
