@@ -135,6 +135,7 @@ pub(crate) async fn migrate(
             note(&shelf, &sled, epoch, me, to, base.as_ref()).await?;
         }
     }
+    metastore::leave(data, &MetastoreUrl::Sled)?;
     metastore::remember(data, to)?;
     finish(data)?;
     Ok(Migrated { entries, to: name })

@@ -107,8 +107,8 @@ pub(crate) enum Relocated {
     Stayed,
 }
 
-/// Remembers the place of the metadata for the next start of a node. Blocks.
-pub(crate) type RememberPlace = Box<dyn Fn(&MetastoreUrl) + Send + Sync>;
+/// Remembers the place of the metadata for the next start of a node: the one that was left, and the new one. Blocks.
+pub(crate) type RememberPlace = Box<dyn Fn(&MetastoreUrl, &MetastoreUrl) + Send + Sync>;
 
 /// Moves the metadata of this node's cluster, and follows it where another node has moved it.
 pub struct Relocator {
@@ -282,7 +282,9 @@ impl Relocator {
     async fn look(&self, at: &MetastoreUrl, metastore: &Arc<dyn Metastore>) -> Result<(), NotFollowed> {
         let Ok(Some(note)) = metastore.get(RELOCATION).await else { return Ok(()) };
         if let Some((place, opened)) = self.places.next(at, metastore.as_ref(), &note).await? {
-            (self.remember)(&place);
+            if place != *at {
+                (self.remember)(at, &place);
+            }
             if self.present.replace(metastore, place.clone(), opened) {
                 info!(before = %at, now = %place, "the metadata has moved");
             }

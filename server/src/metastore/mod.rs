@@ -29,7 +29,7 @@ pub use self::sled::{SledMetastore, Snapshot};
 pub use self::url::{EtcdUrl, MetastoreUrl};
 pub use movable::MovableMetastore;
 pub use node::MetastoreNode;
-pub(crate) use standing::{is_same_place, of_first, of_joined, remember};
+pub(crate) use standing::{is_same_place, leave, of_first, of_joined, remember};
 pub use target::Target;
 pub(crate) use target::{Values, make_equal};
 pub(crate) use timed::{MetastoreTimes, TimedMetastore};

@@ -82,7 +82,8 @@ pub(super) async fn take_role(config: &Config) -> Result<NodeRole, ServeError> {
         };
         let joined = |identity, cluster: Box<Cluster>| {
             config.check_protection(cluster.tls, cluster.asks_tokens).map_err(ServeError::Unprotected)?;
-            let metastore = metastore::of_joined(cluster.metastore.as_deref(), config.metastore.as_ref())?;
+            let metastore =
+                metastore::of_joined(&config.data, cluster.metastore.as_deref(), config.metastore.as_ref())?;
             Ok::<_, ServeError>(NodeRole::Joined { identity: Arc::new(identity), cluster, metastore })
         };
         let join = |token: &JoinToken| {

@@ -189,13 +189,18 @@ impl Running {
 
 /// Lets the node begin at the new place of its metadata at its next start.
 fn remember_place(data: PathBuf, finder: Option<Arc<Finder>>) -> RememberPlace {
-    Box::new(move |place| match &finder {
-        Some(finder) => finder.uses(place),
-        None => {
-            if let Err(error) = metastore::remember(&data, place) {
-                warn!(%error, "the new place of the metadata cannot be kept for the next start, which finds it by the note of the \
-                    place before");
+    Box::new(move |before, place| {
+        let left = metastore::leave(&data, before);
+        let kept = match &finder {
+            Some(finder) => {
+                finder.uses(place);
+                left
             }
+            None => left.and_then(|()| metastore::remember(&data, place)),
+        };
+        if let Err(error) = kept {
+            warn!(%error, "the new place of the metadata cannot be kept for the next start, which finds it by the note in the place \
+                before");
         }
     })
 }

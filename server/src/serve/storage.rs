@@ -99,6 +99,7 @@ async fn open_metastore(
                 _ => places.open_moved(place.clone()).await?,
             };
             if now != *place {
+                metastore::leave(&config.data, place)?;
                 remember_place(config, role, &now)?;
             }
             info!(metastore = %now, "metadata is in {}", if now == MetastoreUrl::Store { "the store" } else { "etcd" });

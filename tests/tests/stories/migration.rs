@@ -166,15 +166,22 @@ fn metadata_moves_from_the_store_to_etcd_and_back_while_nodes_serve() {
         assert_eq!(there, kept, "node {node} sees each change that was acknowledged");
     }
 
-    // The others do without the first node, which comes back; and who joins now hears of the present place.
+    // The others do without the first node. It comes back, though its settings name the place before, and a node that joins hears of
+    // the present one.
+    cluster.ask(1, &["metastore", "migrate", "--to", &url]);
+    wait_until("the first node has followed", || {
+        let kept = std::fs::read_to_string(cluster.nodes[0].data.join("metastore")).expect("it has a place");
+        kept.trim() == url
+    });
     cluster.nodes[0].kill();
     cluster.ask(1, &["tag", "digits", "without"]);
     cluster.nodes[0].restart();
+    assert!(cluster.nodes[0].log().contains("--metastore names the place that the metadata has left"));
     let token = cluster.nodes[0].data.join("join-token");
     let joined = Node::start(cluster.root(), "n4", Some(&token));
     let known = std::fs::read(joined.data.join("tls/cluster.json")).expect("it has joined");
     let known: Value = serde_json::from_slice(&known).expect("JSON");
-    assert_eq!(known["metastore"], "store");
+    assert_eq!(known["metastore"], url);
     cluster.nodes.push(joined);
     assert!(tags(&cluster.ask(3, &["tag", "digits"])).contains(&"without".to_owned()));
 }
