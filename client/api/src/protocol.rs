@@ -111,6 +111,9 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(nullable = false))]
     pub left: Option<u64>,
+    /// Whether that launch had lost ranks: their processes ended without detaching.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub interrupted: bool,
     /// Whether it is being removed: no rank attaches any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removing: bool,
@@ -162,6 +165,17 @@ pub struct RanksRecord {
     /// When a node last wrote down that it hears of ranks, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub seen: Option<u64>,
+    /// Ranks that attached to this launch and whose processes ended without detaching.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<u32>,
+}
+
+impl RanksRecord {
+    /// A launch of `world` ranks that begin in `epoch`, none of which has attached.
+    pub fn begun(launch: u64, world: u32, epoch: u32) -> Self {
+        let nodes = vec![None; world as usize];
+        Self { launch, world, epoch, reached: epoch, nodes, seen: None, lost: Vec::new() }
+    }
 }
 
 /// Which node hosts which partition, as the metastore keeps it under `placements/<run>`.

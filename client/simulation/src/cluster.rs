@@ -54,6 +54,7 @@ impl<'p> Cluster<'p> {
             reached: 0,
             nodes: nodes.iter().cloned().map(Some).collect(),
             seen: None,
+            lost: Vec::new(),
         };
         let virtual_ranks = plan.fewest_virtual_ranks(ranks.world);
         let preferred = preferences(plan, virtual_ranks, &ranks);

@@ -40,6 +40,8 @@ pub(crate) struct Asking {
     pub(crate) http: HttpClient,
     /// For those that do not.
     pub(crate) quick: HttpClient,
+    /// For the connection that stays open.
+    pub(crate) lasting: HttpClient,
     shared: Arc<Shared>,
 }
 
@@ -64,14 +66,14 @@ pub(crate) type Answer<Q, A> = (String, Arc<Q>, Result<A, Unanswered>);
 impl Asking {
     /// Looks which of the servers live, if there are several.
     pub(crate) fn new(servers: &[String], credentials: &Credentials) -> Self {
-        let (http, quick) =
-            (HttpClient::with(ANSWER_WITHIN, credentials), HttpClient::with(SAYS_WITHIN, credentials));
+        let [http, quick, lasting] =
+            [ANSWER_WITHIN, SAYS_WITHIN, SAYS_WITHIN].map(|within| HttpClient::with(within, credentials));
         let mut standing = ServerStates::default();
         let (_, silent) = living_first(servers, credentials);
         silent.iter().for_each(|server| standing.fell_silent(server));
         let shared =
             Shared { began: Instant::now(), standing: Mutex::new(standing), asked: Mutex::default() };
-        Self { http, quick, shared: Arc::new(shared) }
+        Self { http, quick, lasting, shared: Arc::new(shared) }
     }
 
     /// These servers in the order in which to ask them. Looks in the background whether silent ones are back.

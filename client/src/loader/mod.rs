@@ -12,6 +12,7 @@ mod clocks;
 mod columns;
 mod companions;
 mod config;
+mod connection;
 mod delivered;
 mod direct_file;
 mod embedded;

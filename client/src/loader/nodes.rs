@@ -25,6 +25,7 @@ use tracing::{debug, debug_span, warn};
 use super::LoadError;
 use super::asking::{Answer, Asked, Asking, Unanswered, reported_to};
 use super::clocks::{Clocks, On};
+use super::connection::{Connection, Connects, addresses};
 use super::grains::{AskAgain, GivenGrain, Grains, LentGrain, Verifier};
 use super::lent::{LocalServers, Place};
 use super::order::SourceRead;
@@ -66,7 +67,7 @@ pub(crate) struct Nodes {
     host: Option<String>,
     /// The transport of each node's grains, of those already got.
     transports: Mutex<BTreeMap<String, Transport>>,
-    view: Mutex<RunView>,
+    view: Arc<Mutex<RunView>>,
     /// A node has reported that its room is short: it is asked for rows.
     by_rows: AtomicBool,
     /// A lent row was wrong: the next request says so.
@@ -78,6 +79,8 @@ pub(crate) struct Nodes {
     /// The addresses of nodes that take reports of it, and whether with the notes of the trainer.
     take_loop_time: Mutex<BTreeMap<String, bool>>,
     has_consumed: Condvar,
+    /// By it nodes see whether this process lives. It ends after the rank has left the run.
+    connection: Connection,
 }
 
 impl Nodes {
@@ -100,7 +103,16 @@ impl Nodes {
                 Ok(view) => {
                     warn_of_room(&view);
                     let by_rows = view.room.is_some_and(|room| room.by_rows);
+                    let view = Arc::new(Mutex::new(view));
+                    let Attach { world, epoch } = attach;
+                    let connects = Connects {
+                        asking: asking.clone(),
+                        servers: servers.clone(),
+                        view: Arc::clone(&view),
+                        path: format!("/v1/runs/{run}/ranks/{rank}?world={world}&epoch={epoch}"),
+                    };
                     return Ok(Self {
+                        connection: Connection::keep(connects, server)?,
                         asking,
                         run,
                         rank,
@@ -108,7 +120,7 @@ impl Nodes {
                         servers,
                         host: host_identity().filter(|_| borrows),
                         transports: Mutex::default(),
-                        view: Mutex::new(view),
+                        view,
                         by_rows: AtomicBool::new(by_rows),
                         doubts: AtomicBool::new(false),
                         consumed: Mutex::new(start),
@@ -252,15 +264,7 @@ impl Nodes {
 
     /// Every address worth trying, the rank's own node first, those that do not answer last.
     fn addresses(&self) -> Vec<String> {
-        let view = self.view.lock().expect("no panic while held");
-        let mut all = self.servers.clone();
-        for node in &view.nodes {
-            if !all.contains(&node.http) {
-                all.push(node.http.clone());
-            }
-        }
-        drop(view);
-        self.asking.in_order(all)
+        addresses(&self.asking, &self.servers, &self.view)
     }
 
     /// Of these addresses those that answer; all, if none does.
@@ -317,6 +321,7 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
+        self.connection.open_no_more();
         self.detach();
     }
 }

@@ -248,7 +248,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(runs::misses))
         .routes(routes!(runs::timeline))
         .routes(routes!(runs::filled))
-        .routes(routes!(runs::attach, runs::detach))
+        .routes(routes!(runs::attach, runs::connect, runs::detach))
         .routes(routes!(runs::locate))
         .routes(routes!(records::list))
         .routes(routes!(records::course))

@@ -1,10 +1,12 @@
 //! Runs: what loaders ask of a node. Every route is one call of the engine.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::http::header::CONTENT_TYPE;
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use futures::stream;
 use serde::{Deserialize, Serialize};
@@ -80,6 +82,20 @@ pub(super) async fn list(
 /// Whether a run is over a dataset that the client may see; of one whose dataset is not known, all must be.
 fn may_see(seen: &Datasets, run: &RunInfo) -> bool {
     seen.0.is_all() || run.dataset.as_ref().is_some_and(|dataset| seen.0.holds(dataset))
+}
+
+/// How often a quiet connection is shown to be alive.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// The launch of a rank that connects.
+#[derive(Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Launch {
+    /// The number of ranks, W.
+    world: u32,
+    /// The epoch that the rank has reached.
+    epoch: u32,
 }
 
 /// How `DELETE /v1/runs/{id}` is meant.
@@ -214,6 +230,38 @@ pub(super) async fn attach(
     json(&state.api.engine.attach(&run, rank, attach).await?)
 }
 
+/// Keep a rank attached while its process lives
+///
+/// The answer does not end: it is an empty line every ten seconds. When the connection ends and the rank neither
+/// detaches nor connects again within five seconds, its process is taken for killed, and the rank leaves the run. A
+/// rank that cannot reach its node any more connects to another one, which is its node from then on.
+#[utoipa::path(get, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "connect",
+    params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0"),
+        Launch),
+    responses((status = 200, description = "Empty lines", body = String, content_type = "text/plain"),
+        (status = 404), (status = 422)))]
+pub(super) async fn connect(
+    state: State,
+    OwnRank(run, rank): OwnRank,
+    method: Method,
+    ValidQuery(launch): ValidQuery<Launch>,
+) -> Answer {
+    let answer = [(CONTENT_TYPE, "text/plain; charset=utf-8")];
+    if method == Method::HEAD {
+        return Ok((answer, Body::empty()).into_response());
+    }
+    let Launch { world, epoch } = launch;
+    let connection = state.api.engine.connect(&run, rank, Attach { world, epoch }).await?;
+    let lines = stream::unfold(
+        (tokio::time::interval(HEARTBEAT), state.draining.clone(), connection),
+        async |(mut beat, draining, connection)| {
+            draining.run_until_cancelled(beat.tick()).await?;
+            Some((Ok::<_, Infallible>(Bytes::from_static(b"\n")), (beat, draining, connection)))
+        },
+    );
+    Ok((answer, Body::from_stream(lines)).into_response())
+}
+
 /// Detach a rank
 #[utoipa::path(delete, path = "/v1/runs/{id}/ranks/{rank}", tag = "runs", operation_id = "detach",
     params(("id" = RunId, Path, description = "The run"), ("rank" = u32, Path, description = "The rank, from 0")),
@@ -292,7 +340,7 @@ fn located(reply: &LocateReply, inline: Vec<Bytes>) -> Response {
     let length = u32::try_from(header.len()).expect("shorter than the request allows");
     let head = [&length.to_le_bytes()[..], &header].concat();
     let total = head.len() + inline.iter().map(Bytes::len).sum::<usize>();
-    let parts = std::iter::once(Bytes::from(head)).chain(inline).map(Ok::<_, std::convert::Infallible>);
+    let parts = std::iter::once(Bytes::from(head)).chain(inline).map(Ok::<_, Infallible>);
     let headers = [
         (CONTENT_TYPE, "application/octet-stream".to_owned()),
         (axum::http::header::CONTENT_LENGTH, total.to_string()),

@@ -6,11 +6,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
 use super::metrics::Metrics;
+
+/// How long a connection is idle before the system probes the other end...
+const PROBED_AFTER: Duration = Duration::from_secs(10);
+/// ...how long it waits for an answer...
+const PROBE_EVERY: Duration = Duration::from_secs(5);
+/// ...and how many unanswered probes end the connection.
+const PROBES: u32 = 3;
 
 /// A connection. Counted while it lives.
 pub(super) struct Socket {
@@ -26,6 +34,7 @@ impl Socket {
     pub(super) fn new(stream: TcpStream, metrics: Arc<Metrics>, patience: Duration) -> Self {
         // Small answers go out at once.
         let _ = stream.set_nodelay(true);
+        let _ = end_with_its_machine(&stream, patience);
         metrics.connected();
         Self { stream, metrics, patience, stalled: None }
     }
@@ -47,6 +56,17 @@ impl Socket {
             Poll::Pending => Poll::Pending,
         }
     }
+}
+
+/// Lets the system end a connection whose other end has gone without closing it: a machine that has lost its power, or a
+/// cable. Idle connections are probed; on busy ones, sent bytes are acknowledged within the client's `patience`.
+fn end_with_its_machine(stream: &TcpStream, patience: Duration) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    let probes = TcpKeepalive::new().with_time(PROBED_AFTER).with_interval(PROBE_EVERY).with_retries(PROBES);
+    socket.set_tcp_keepalive(&probes)?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(patience))?;
+    Ok(())
 }
 
 impl Drop for Socket {

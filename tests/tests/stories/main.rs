@@ -28,6 +28,7 @@ mod http;
 mod in_store;
 mod ingest;
 mod inputs;
+mod killed_ranks;
 mod machines;
 mod metadata;
 mod metrics;

@@ -59,12 +59,21 @@ pub fn conformance_of_runs(catalog: &dyn Catalog, put: &dyn Fn(String, Vec<u8>))
         virtual_ranks: 2,
         began: Some(now - 7200),
         left,
+        interrupted: false,
         removing: false,
     };
     let put_run = |record: &RunRecord| put(format!("runs/{}", record.id), to_json(record));
     let put_ranks = |name: &str, seen: u64| {
         let nodes = vec![Some("n1".parse().expect("a name"))];
-        let ranks = RanksRecord { launch: 1, world: 1, epoch: 0, reached: 2, nodes, seen: Some(seen) };
+        let ranks = RanksRecord {
+            launch: 1,
+            world: 1,
+            epoch: 0,
+            reached: 2,
+            nodes,
+            seen: Some(seen),
+            lost: Vec::new(),
+        };
         put(format!("ranks/{name}"), to_json(&ranks));
     };
     put_run(&record("done", Some(now - 3600)));

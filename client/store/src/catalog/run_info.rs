@@ -29,7 +29,7 @@ pub enum RunState {
     Created,
     /// Ranks are attached, and were heard of in the last 15 minutes.
     Running,
-    /// Ranks are attached that were not heard of for longer: they were killed, or cannot reach any node.
+    /// Its ranks were lost: their processes ended without detaching, or they cannot reach any node.
     Interrupted,
     /// All ranks have detached, or its record says that all steps were trained.
     Finished,
@@ -183,6 +183,7 @@ impl Signs<'_> {
             (Some((Ending::Underway, _)), Some(_)) => RunState::Interrupted,
             (Some((Ending::Underway, written)), None) => heard(is_recent(written)),
             (None, Some(RunRecord { began: Some(_), left: None, .. })) => RunState::Created,
+            (None, Some(RunRecord { interrupted: true, .. })) => RunState::Interrupted,
             (None, _) => RunState::Finished,
         }
     }
@@ -197,12 +198,12 @@ mod tests {
     fn record(began: Option<u64>, left: Option<u64>) -> RunRecord {
         let (plan, version) = (PlanId::of(b"plan"), VersionId::of(b"version"));
         let id = "r".parse().expect("a name");
-        RunRecord { id, plan, version, virtual_ranks: 1, began, left, removing: false }
+        RunRecord { id, plan, version, virtual_ranks: 1, began, left, interrupted: false, removing: false }
     }
 
     fn ranks(seen: Option<u64>) -> RanksRecord {
         let nodes = vec![Some("n1".parse().expect("a name")), None];
-        RanksRecord { launch: 1, world: 2, epoch: 0, reached: 0, nodes, seen }
+        RanksRecord { launch: 1, world: 2, epoch: 0, reached: 0, nodes, seen, lost: Vec::new() }
     }
 
     #[test]
@@ -210,6 +211,7 @@ mod tests {
         let (just, long_ago) = (NOW - 899, NOW - 900);
         let attached = |seen| (Some(record(Some(1), None)), Some(ranks(Some(seen))), None);
         let stored = |ending, at| (None, None, Some((ending, at)));
+        let lost = |left| RunRecord { interrupted: true, ..record(Some(1), Some(left)) };
         let failed = || Ending::Failed { reason: "no room".to_owned() };
         let table = [
             ((Some(record(Some(1), None)), None, None), RunState::Created, None),
@@ -218,6 +220,9 @@ mod tests {
             ((Some(record(None, None)), Some(ranks(None)), None), RunState::Running, None),
             ((Some(record(Some(1), Some(7))), None, None), RunState::Finished, Some(7)),
             ((Some(record(None, None)), None, None), RunState::Finished, None),
+            ((Some(lost(7)), None, None), RunState::Interrupted, Some(7)),
+            ((Some(lost(7)), None, Some((Ending::Trained, 9))), RunState::Finished, Some(9)),
+            ((Some(lost(7)), Some(ranks(Some(just))), None), RunState::Running, Some(just)),
             ((Some(record(Some(1), Some(7))), None, Some((failed(), 9))), RunState::Failed, Some(9)),
             (
                 (Some(record(Some(1), None)), None, Some((Ending::Underway, just))),

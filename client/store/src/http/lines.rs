@@ -28,7 +28,8 @@ impl HttpClient {
         silence: Duration,
     ) -> Result<Lines, HttpError> {
         let config = self.ask()?.get(url).config();
-        let config = config.timeout_global(None).timeout_per_read(Some(silence));
+        let config =
+            config.timeout_global(None).timeout_resolve(Some(BEGINS_WITHIN)).timeout_per_read(Some(silence));
         let request = config.timeout_recv_response(Some(BEGINS_WITHIN)).build();
         let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
         match request.call() {

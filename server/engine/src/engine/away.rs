@@ -119,6 +119,12 @@ impl Engine {
         ranks.insert((run.clone(), rank), attach);
     }
 
+    /// A rank that has attached here meanwhile is gone.
+    pub(super) fn forget_attached_meanwhile(&self, run: &RunId, rank: u32) {
+        let mut ranks = self.outage.away.ranks.lock().expect("no panic while held");
+        ranks.retain(|key, attach| attach.is_none() || *key != (run.clone(), rank));
+    }
+
     /// Keeps a report until the metastore is back; on disk, where there is a place.
     pub(super) async fn report_meanwhile(
         self: &Arc<Self>,

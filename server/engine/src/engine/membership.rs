@@ -281,7 +281,9 @@ impl Engine {
         even_if_gathering: bool,
     ) -> Option<Placement> {
         let live: Vec<NodeId> = self.watched.nodes.borrow().keys().cloned().collect();
-        let gathering = ranks.nodes.iter().any(Option::is_none);
+        // A rank that was lost is not waited for.
+        let is_awaited = |(rank, node): (u32, &Option<NodeId>)| node.is_none() && !ranks.lost.contains(&rank);
+        let gathering = (0..).zip(&ranks.nodes).any(is_awaited);
         let is_orphaned = |now: &Placement| now.hosts.iter().any(|host| live.binary_search(host).is_err());
         if live.is_empty() || (gathering && !even_if_gathering && !current.is_some_and(is_orphaned)) {
             return None;

@@ -6,6 +6,7 @@
 //! it is wanted is a *miss*: slow, never wrong.
 
 mod away;
+mod connection;
 mod copies;
 mod counters;
 mod cursor;
@@ -79,6 +80,7 @@ use crate::cache::Cache;
 use crate::peers::{Ack, FetchMode, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 
 use away::is_away;
+pub use connection::RankConnection;
 use counters::Counters;
 pub use error::EngineError;
 use keys::{RANKS, RUNS};
@@ -87,6 +89,7 @@ pub use passes::{PassError, Passes};
 pub use plan_reader::PlanReader;
 pub(crate) use run::RunState;
 use run::store_epochs::StoreEpochs;
+use seen::Departure;
 use value::{parse, understood};
 
 /// How long a rank waits at attach for the other ranks of its launch.
@@ -176,6 +179,7 @@ impl Engine {
             virtual_ranks: create.virtual_ranks,
             began: Some(now()),
             left: None,
+            interrupted: false,
             removing: false,
         };
         let key = format!("{RUNS}{}", record.id);
@@ -213,10 +217,21 @@ impl Engine {
         attach: Attach,
     ) -> Result<RunView, EngineError> {
         let run = self.run_as_recorded(id).await?;
-        run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
-        if rank >= attach.world {
-            return Err(EngineError::RankOutside { rank, world: attach.world });
-        }
+        check_rank(&run, rank, attach)?;
+        // The process may be killed while it waits here.
+        let waiting = self.connection(&run, rank);
+        let view = self.attach_and_wait(&run, rank, attach).await?;
+        waiting.end();
+        Ok(view)
+    }
+
+    async fn attach_and_wait(
+        self: &Arc<Self>,
+        run: &Arc<RunState>,
+        rank: u32,
+        attach: Attach,
+    ) -> Result<RunView, EngineError> {
+        let id = &run.record.id;
         match self.change_attached(id, rank, attach).await {
             // Ranks that continue find each other without it, and so do their grains: the others hear of it
             // later.
@@ -235,7 +250,7 @@ impl Engine {
             };
             if let Some(ranks) = ranks {
                 run.launched(&ranks);
-                self.settle(&run, &ranks, true).await?;
+                self.settle(run, &ranks, true).await?;
             }
             Ok(())
         };
@@ -247,31 +262,33 @@ impl Engine {
     }
 
     async fn change_attached(&self, id: &RunId, rank: u32, attach: Attach) -> Result<(), EngineError> {
-        let launch = self.meta.list(RANKS).await?.revision + 1;
+        let launch = self.next_launch().await?;
         self.change_ranks(id, |ranks| {
             let mut ranks = ranks
                 .filter(|r| r.world == attach.world && r.epoch == attach.epoch)
                 // A rank that is there already is one of an earlier launch, which ended without a word.
-                .filter(|r| r.nodes[rank as usize].is_none())
-                .unwrap_or_else(|| RanksRecord {
-                    launch,
-                    world: attach.world,
-                    epoch: attach.epoch,
-                    reached: attach.epoch,
-                    nodes: vec![None; attach.world as usize],
-                    seen: None,
-                });
+                .filter(|r| r.nodes[rank as usize].is_none() && !r.lost.contains(&rank))
+                .unwrap_or_else(|| RanksRecord::begun(launch, attach.world, attach.epoch));
             ranks.nodes[rank as usize] = Some(self.node.clone());
             ranks.seen = Some(now());
             Some(ranks)
         })
         .await?;
-        // Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+        self.confirm_attached(id, rank).await
+    }
+
+    /// Who removes a run marks it, and then looks for ranks: one of the two sees the other.
+    async fn confirm_attached(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
         if let Err(error @ EngineError::UnknownRun { .. }) = self.record(id).await {
-            self.leave(id, rank).await?;
+            self.leave(id, rank, Departure::Detached).await?;
             return Err(error);
         }
         Ok(())
+    }
+
+    /// A number for a launch that is greater than those of all launches before.
+    async fn next_launch(&self) -> Result<u64, EngineError> {
+        Ok(self.meta.list(RANKS).await?.revision + 1)
     }
 
     /// A rank leaves: when the last one has, the run is no longer active here or anywhere.
@@ -290,19 +307,7 @@ impl Engine {
     }
 
     async fn change_left(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
-        self.leave(id, rank).await?;
-        self.note_left(id).await
-    }
-
-    async fn leave(&self, id: &RunId, rank: u32) -> Result<(), EngineError> {
-        self.change_ranks(id, |ranks| {
-            let mut ranks = ranks?;
-            if let Some(node) = ranks.nodes.get_mut(rank as usize) {
-                *node = None;
-            }
-            ranks.nodes.iter().any(Option::is_some).then_some(ranks)
-        })
-        .await
+        self.leave(id, rank, Departure::Detached).await.map(drop)
     }
 
     /// The facts about a run that a loader needs. Works without the metastore once the run is known here.
@@ -651,6 +656,15 @@ impl Engine {
         // After that the asker continues without.
         let _ = tokio::time::timeout(OWN_READS, run.in_flight.landed(&theirs)).await;
     }
+}
+
+/// Whether a rank fits a run.
+fn check_rank(run: &RunState, rank: u32, attach: Attach) -> Result<(), EngineError> {
+    run.plan.check_ranks(attach.world, run.record.virtual_ranks)?;
+    if rank >= attach.world {
+        return Err(EngineError::RankOutside { rank, world: attach.world });
+    }
+    Ok(())
 }
 
 /// Runs blocking work off the async threads.

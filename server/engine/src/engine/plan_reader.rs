@@ -37,6 +37,7 @@ impl PlanReader {
                     virtual_ranks: plan.document().partitions,
                     began: None,
                     left: None,
+                    interrupted: false,
                     removing: false,
                 };
                 Arc::new(RunState::new(record, plan, manifest))

@@ -2,6 +2,7 @@
 //! their way here.
 
 pub(crate) mod checked;
+pub(crate) mod connections;
 pub(crate) mod filling;
 pub(crate) mod held;
 pub(crate) mod in_flight;
@@ -33,6 +34,7 @@ use super::timeline::Stretches;
 use crate::cache::Class;
 use crate::peers::{FetchMode, FetchRequest};
 use checked::Checked;
+use connections::Connections;
 use filling::Filling;
 use held::Held;
 use in_flight::InFlight;
@@ -55,6 +57,8 @@ pub(crate) struct RunState {
     pub(crate) placement: watch::Sender<Placements>,
     /// The ranks that read here.
     pub(crate) ranks: Ranks,
+    /// The connections that they keep open to this node.
+    pub(crate) connections: Connections,
     /// Grains being fetched, so that no grain is fetched twice.
     pub(crate) in_flight: InFlight,
     /// Woken whenever peers brought grains.
@@ -132,6 +136,7 @@ impl RunState {
             shard_numbers,
             placement: watch::Sender::new(Placements::default()),
             ranks: Ranks::new(),
+            connections: Connections::default(),
             in_flight: InFlight::default(),
             arrived: Notify::new(),
             checked: Checked::of(grains),

@@ -2,6 +2,7 @@
 //! whichever node hears of them first; nothing else depends on it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use shardd_api::duration::now;
@@ -16,6 +17,15 @@ use super::{Engine, EngineError};
 
 /// How often it is written down that ranks are heard of.
 const NOTED_EVERY: Duration = Duration::from_secs(60);
+
+/// How a rank leaves its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Departure {
+    /// Its loader was closed.
+    Detached,
+    /// Its process has ended otherwise.
+    Lost,
+}
 
 impl Engine {
     /// Writes down which runs this node hears of, until `stop`.
@@ -46,18 +56,66 @@ impl Engine {
         .await
     }
 
-    /// Writes down that no rank of a run is attached any more, if that is so.
-    pub(super) async fn note_left(&self, run: &RunId) -> Result<(), EngineError> {
-        if self.ranks(run).await?.is_some() {
-            return Ok(());
+    /// A rank leaves its launch, and with the last one the launch ends. Whether it was attached; a lost one
+    /// leaves only this node.
+    pub(super) async fn leave(
+        &self,
+        id: &RunId,
+        rank: u32,
+        departure: Departure,
+    ) -> Result<bool, EngineError> {
+        let [was_attached, has_lost, has_ended] = [const { AtomicBool::new(false) }; 3];
+        self.change_ranks(id, |ranks| {
+            [&was_attached, &has_lost, &has_ended].into_iter().for_each(|said| said.store(false, Relaxed));
+            let mut ranks = ranks?;
+            let node = ranks.nodes.get_mut(rank as usize);
+            let leaves = node.filter(|node| match departure {
+                Departure::Detached => node.is_some(),
+                Departure::Lost => node.as_ref() == Some(&self.node),
+            });
+            was_attached.store(leaves.is_some(), Relaxed);
+            if let Some(node) = leaves {
+                *node = None;
+                if departure == Departure::Lost {
+                    ranks.lost.push(rank);
+                }
+            }
+            has_lost.store(!ranks.lost.is_empty(), Relaxed);
+            let stays = ranks.nodes.iter().any(Option::is_some);
+            has_ended.store(!stays, Relaxed);
+            stays.then_some(ranks)
+        })
+        .await?;
+        match (has_ended.into_inner(), was_attached.load(Relaxed)) {
+            (true, _) => self.note_left(id, |_| Some(has_lost.load(Relaxed))).await?,
+            // Of a launch that ended before, this may have been left out.
+            (false, false) => self.note_left(id, |run| run.left.is_none().then_some(false)).await?,
+            (false, true) => {}
         }
+        Ok(was_attached.into_inner())
+    }
+
+    /// Writes down that no rank of a run is attached any more, if that is so, and whether it was `interrupted`.
+    async fn note_left(
+        &self,
+        run: &RunId,
+        interrupted: impl Fn(&RunRecord) -> Option<bool>,
+    ) -> Result<(), EngineError> {
         let key = format!("{RUNS}{run}");
-        let Some(entry) = self.meta.get(&key).await? else { return Ok(()) };
-        let record = RunRecord { left: Some(now()), ..understood(&key, &entry)? };
-        match self.meta.put(&key, pack(&record), Expected::At(entry.revision), None).await {
-            // Another rank that left was faster, or it is being removed.
-            Ok(_) | Err(MetaError::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
+        loop {
+            if self.ranks(run).await?.is_some() {
+                return Ok(());
+            }
+            let Some(entry) = self.meta.get(&key).await? else { return Ok(()) };
+            let there: RunRecord = understood(&key, &entry)?;
+            let Some(interrupted) = interrupted(&there) else { return Ok(()) };
+            let record = RunRecord { left: Some(now()), interrupted, ..there };
+            match self.meta.put(&key, pack(&record), Expected::At(entry.revision), None).await {
+                Ok(_) => return Ok(()),
+                // It is being removed, or was noted by another rank.
+                Err(MetaError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 }

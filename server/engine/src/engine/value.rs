@@ -49,7 +49,15 @@ mod tests {
         assert_eq!(parse::<Placement>(&entry(value)), Some(placement));
 
         let nodes = nodes.into_iter().map(Some).collect();
-        let ranks = RanksRecord { launch: 1, world: 4096, epoch: 0, reached: 0, nodes, seen: Some(1 << 32) };
+        let ranks = RanksRecord {
+            launch: 1,
+            world: 4096,
+            epoch: 0,
+            reached: 0,
+            nodes,
+            seen: Some(1 << 32),
+            lost: Vec::new(),
+        };
         let value = pack(&ranks);
         assert!(value.len() <= MAX_VALUE_BYTES, "{}", value.len());
         assert_eq!(parse::<RanksRecord>(&entry(value)), Some(ranks));

@@ -137,6 +137,7 @@ impl Here {
             virtual_ranks: 1,
             began: Some(now() - 9000),
             left: Some(now() - 8000),
+            interrupted: false,
             removing: false,
         };
         self.put(format!("{RUNS}{id}"), to_json(&record));
@@ -302,7 +303,8 @@ fn what_holds_rows_is_listed_and_a_run_that_is_running_is_refused() {
 
     here.clean(1, &forgotten);
     let nodes = vec![Some("n1".parse().expect("a name"))];
-    let ranks = RanksRecord { launch: 1, world: 1, epoch: 0, reached: 0, nodes, seen: Some(now()) };
+    let ranks =
+        RanksRecord { launch: 1, world: 1, epoch: 0, reached: 0, nodes, seen: Some(now()), lost: Vec::new() };
     here.put("ranks/r".to_owned(), to_json(&ranks));
     let refused = here.block(here.catalog.forget(&asked(&forgotten, false))).expect_err("it is running");
     assert!(matches!(refused, CatalogError::Running { .. }), "{refused}");

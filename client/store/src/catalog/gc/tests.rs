@@ -262,6 +262,7 @@ impl Model {
                         virtual_ranks: 1,
                         began: None,
                         left: None,
+                        interrupted: false,
                         removing: false,
                     };
                     let put = catalog.metastore().put(&key, to_json(&record), Expected::Absent, None);
