@@ -384,6 +384,11 @@ impl RankProcess {
         Self { child, lines, log, _log_dir: log_dir }
     }
 
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// The next line it prints; `None` at its successful end.
     pub fn next_line(&mut self) -> Option<Value> {
         match self.lines.next() {
@@ -475,10 +480,15 @@ impl Delivered {
 }
 
 /// Looks again and again until something is so; fails after 30 s.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, is_so: impl FnMut() -> bool) {
+    wait_until_within(30, what, is_so);
+}
+
+/// The same, with another limit, in seconds.
+pub fn wait_until_within(seconds: u64, what: &str, mut is_so: impl FnMut() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        assert!(began.elapsed() < Duration::from_secs(30), "waited 30 s in vain until {what}");
+        assert!(began.elapsed() < Duration::from_secs(seconds), "waited {seconds} s in vain until {what}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }

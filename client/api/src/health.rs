@@ -26,6 +26,10 @@ const SILENT: (f64, f64) = (3.0, 1.0);
 const WRONG: (f64, f64) = (0.5, 0.1);
 /// Fewer measurements than this are no mean.
 const FEWEST: f64 = 4.0;
+/// Measurements within this time count as one...
+const COUNT_AS_ONE: Duration = Duration::from_secs(10);
+/// ...and when less is left of them, there is no mean.
+const FADED: f64 = 0.05;
 /// The most peers that a node says something of.
 const MOST_SAID: usize = 64;
 
@@ -63,6 +67,43 @@ impl Lately {
 
     fn left(&self, at: Duration) -> f64 {
         (-(at.saturating_sub(self.at).as_secs_f64() / self.half_life.as_secs_f64())).exp2()
+    }
+}
+
+/// Measurements of late that come fast at times and slowly at others: those of ten seconds count as one, their mean. Otherwise
+/// a disk that has become slow, and so does little, would be judged for minutes by the many fast operations before.
+#[derive(Clone, Debug)]
+pub struct LatelyByTime {
+    earlier: Lately,
+    began: Duration,
+    sum: f64,
+    count: f64,
+}
+
+impl LatelyByTime {
+    /// None yet.
+    pub fn new(half_life: Duration) -> LatelyByTime {
+        LatelyByTime { earlier: Lately::new(half_life), began: Duration::ZERO, sum: 0.0, count: 0.0 }
+    }
+
+    /// One more, at a time since whenever.
+    pub fn add(&mut self, at: Duration, value: f64) {
+        if self.count == 0.0 {
+            self.began = at;
+        } else if self.count >= FEWEST && at.saturating_sub(self.began) >= COUNT_AS_ONE {
+            self.earlier.add(self.began, self.sum / self.count);
+            (self.began, self.sum, self.count) = (at, 0.0, 0.0);
+        }
+        (self.sum, self.count) = (self.sum + value, self.count + 1.0);
+    }
+
+    /// Their mean, if there were enough.
+    pub fn mean(&self, at: Duration) -> Option<f64> {
+        let mut all = self.earlier.clone();
+        if self.count >= FEWEST {
+            all.add(self.began, self.sum / self.count);
+        }
+        (all.count(at) >= FADED).then(|| all.sum / all.weight)
     }
 }
 
@@ -317,6 +358,24 @@ mod tests {
             }
             now = judge(&node(1), &Measured { disk: reads(others * 3), peers: vec![] }, &[reads(others)], &now);
             prop_assert_eq!(now.len(), 0);
+        }
+
+        /// However many fast reads there were before: after two half-lives of slow ones, the mean is mostly of these.
+        #[test]
+        fn a_disk_that_becomes_slow_is_judged_by_what_it_does_now(fast in 10u64..2000, slow in 5u64..200) {
+            let mut lately = LatelyByTime::new(Duration::from_secs(60));
+            for second in 0..300 {
+                (0..fast).for_each(|_| lately.add(Duration::from_secs(second), 1.0));
+            }
+            prop_assert!((lately.mean(Duration::from_secs(300)).expect("measured") - 1.0).abs() < 1e-9);
+            for second in 300..420 {
+                if second % 2 == 0 {
+                    lately.add(Duration::from_secs(second), slow as f64);
+                }
+            }
+            let mean = lately.mean(Duration::from_secs(420)).expect("measured");
+            prop_assert!(mean > 0.6 * slow as f64 && mean <= slow as f64, "{mean} of {slow}");
+            prop_assert_eq!(lately.mean(Duration::from_secs(420 + 600)), None);
         }
 
         #[test]

@@ -4,10 +4,10 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use shardd_store::connect::Connect;
 
 use crate::{
-    append, audit, certs, completions, context, cost, demo, derive, diff, doctor, drain, events, evict,
-    exchange, explain, export, forget, gc, head, info, ingest, log, ls, man, metastore, partition, plan,
-    promote, prune, read, rebalance, recover, replay, reshard, restore, rm, runs, simulate, status, tag,
-    token, top, verify, warm,
+    append, audit, balancer, certs, completions, context, cost, demo, derive, diff, doctor, drain, events,
+    evict, exchange, explain, export, forget, gc, head, info, ingest, log, ls, man, metastore, partition,
+    plan, promote, prune, read, rebalance, recover, replay, reshard, restore, rm, runs, simulate, status,
+    tag, token, top, verify, warm,
 };
 
 /// The end of the help and of the manual page.
@@ -45,6 +45,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "events",
             "warm",
             "evict",
+            "balancer",
             "exchange",
             "rebalance",
             "drain",
@@ -108,6 +109,7 @@ pub(crate) enum Command {
     Rebalance(rebalance::Rebalance),
     Warm(warm::Warm),
     Evict(evict::Evict),
+    Balancer(balancer::Balancer),
     Exchange(exchange::Exchange),
     Explain(explain::Explain),
     Token(token::Token),

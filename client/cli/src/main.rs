@@ -6,6 +6,7 @@ mod addresses;
 mod append;
 mod ask;
 mod audit;
+mod balancer;
 mod certs;
 mod checkpoints;
 mod cli;
@@ -133,6 +134,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::Rebalance(command) => command.run(&connect, json),
         Command::Warm(command) => command.run(&connect, json),
         Command::Evict(command) => command.run(&connect, json),
+        Command::Balancer(command) => command.run(&connect, json),
         Command::Exchange(command) => command.run(&connect, json),
         Command::Explain(command) => command.run(&connect, json),
         Command::Token(command) => command.run(&connect, json),

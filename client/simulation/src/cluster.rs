@@ -183,7 +183,7 @@ fn roomy(nodes: &[NodeId]) -> Vec<Host> {
     nodes.iter().cloned().map(Host::roomy).collect()
 }
 
-fn name(number: u32) -> NodeId {
+pub(crate) fn name(number: u32) -> NodeId {
     format!("n{number:010}").parse().expect("letters and digits make a name")
 }
 

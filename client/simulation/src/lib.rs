@@ -20,6 +20,7 @@
 //! ```
 
 mod cluster;
+pub mod fleet;
 pub mod hiding;
 mod matrix;
 mod mixing;

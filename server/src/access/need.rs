@@ -39,7 +39,7 @@ impl Need {
                 | "metastore",
                 ..,
             ] => Role::Admin,
-            ["v1", "nodes" | "exchange", ..] if !is_read => Role::Admin,
+            ["v1", "nodes" | "exchange" | "balancer", ..] if !is_read => Role::Admin,
             ["v1", "runs", _, "rebalance"] => Role::Admin,
             ["v1", "runs", _] if *method == Method::DELETE => Role::Write,
             // Who may read may train: its runs, where its ranks are, and how far.
@@ -128,6 +128,8 @@ mod tests {
             ("DELETE", "/v1/runs/r/ranks/0", token(Role::Read, None)),
             ("GET", "/v1/runs/r/placement", token(Role::Read, None)),
             ("POST", "/v1/runs/r/rebalance", token(Role::Admin, None)),
+            ("GET", "/v1/balancer", token(Role::Read, None)),
+            ("PUT", "/v1/balancer", token(Role::Admin, None)),
             ("POST", "/v1/gc", token(Role::Admin, None)),
             ("POST", "/v1/forget", token(Role::Admin, None)),
             ("POST", "/v1/recover", token(Role::Admin, None)),

@@ -6,6 +6,7 @@
 //! and `access.rs`, which authenticates it.
 
 mod access;
+mod balancer;
 mod batches;
 mod certificates;
 mod client;
@@ -262,6 +263,7 @@ fn routes() -> OpenApiRouter<Arc<Shared>> {
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::lost))
         .routes(routes!(nodes::drain, nodes::undrain))
+        .routes(routes!(balancer::show, balancer::set))
         .routes(routes!(exchange::show, exchange::change))
         .routes(routes!(nodes::evict))
         .routes(routes!(nodes::status))

@@ -2,6 +2,7 @@
 
 use procfs::process::{LimitValue, Process};
 use procfs::{Current, ProcResult};
+use shardd_api::machine::PressureShares;
 
 /// This process.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -71,6 +72,17 @@ impl Pressure {
             memory_s: seconds(procfs::MemoryPressure::current().ok()?.some.total),
         })
     }
+}
+
+/// The parts of the last minute in which some task of the machine waited; `None` where the kernel does not count.
+#[must_use]
+pub(crate) fn pressure_shares() -> Option<PressureShares> {
+    let share = |percent: f32| f64::from(percent) / 100.0;
+    Some(PressureShares {
+        cpu: share(procfs::CpuPressure::current().ok()?.some.avg60),
+        io: share(procfs::IoPressure::current().ok()?.some.avg60),
+        memory: share(procfs::MemoryPressure::current().ok()?.some.avg60),
+    })
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ use crate::keeping::{KeepError, Keeping, Places, Relocator, RememberPlace};
 use crate::membership::{self, Finder, MembershipError};
 use crate::memory;
 use crate::metastore::{self, MetastoreUrl};
-use crate::observe::{Observer, Recorder, WatchedDisk};
+use crate::observe::{Observer, Recorder, WatchedDisk, usage};
 use crate::transport::{LookService, Services, Transport};
 
 /// The tasks of a serving node.
@@ -72,6 +72,7 @@ impl Running {
             warn!(path = %reports.display(), %error, "the reports of ranks during an outage of the metadata \
                 cannot be kept on disk");
         }
+        engine.measure_pressure(Box::new(usage::pressure_shares));
         engine.set_exchange(ExchangeSettings { rate: config.exchange_rate, ..ExchangeSettings::default() });
 
         let (tasks, inner) = (TaskTracker::new(), CancellationToken::new());

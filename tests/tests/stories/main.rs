@@ -41,6 +41,7 @@ mod readme;
 mod replay;
 mod shardctl;
 mod sled;
+mod slow_node;
 mod sources;
 mod status;
 mod stores;

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use shardd_tests::{Cluster, Delivered, Reading, ended, error_line, is_quick, run, wait_until};
+use shardd_tests::{Cluster, Delivered, Node, Reading, ended, error_line, is_quick, run, wait_until};
 
 const EPOCHS: u32 = 20;
 
@@ -68,6 +68,8 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
     refused(cluster.shardctl().args(["exchange", "pause", "--node", "n9"]), "n9 is not among", 1);
     refused(cluster.shardctl().args(["exchange", "rate", "0"]), "`unlimited`", 2);
 
+    the_balancer_is_set(&cluster);
+
     let warmed = says(&cluster, "warm digits");
     println!("warm: {warmed:?}");
     let last = warmed.last().expect("it ends");
@@ -105,6 +107,27 @@ fn caches_are_filled_looked_at_and_cleared_and_the_exchange_is_paused_while_a_ru
         says(&cluster, "evict --all");
         cache_bytes(&cluster) == [0; 3]
     });
+}
+
+fn the_balancer_is_set(cluster: &Cluster) {
+    assert_eq!(says(cluster, "balancer show")[0]["settings"]["mode"], "observe");
+    let on = says(cluster, "balancer on --per-minute 2GiB").remove(0);
+    assert_eq!(on["settings"]["bytes_per_minute"], 2_u64 << 30);
+    let modes = || -> Vec<Value> {
+        let mode = |node: &Node| node.get("/v1/balancer")["settings"]["mode"].clone();
+        cluster.nodes.iter().map(mode).collect()
+    };
+    wait_until("all nodes know", || modes() == ["on"; 3]);
+    let shown = run(cluster.shardctl().args(["balancer", "show"]));
+    assert!(
+        shown.contains("mode on: decisions are carried out, 2.0 GiB a minute for each node at most"),
+        "{shown}"
+    );
+    assert!(shown.contains("all nodes have full shares"), "{shown}");
+    says(cluster, "balancer off");
+    let again = says(cluster, "balancer observe").remove(0);
+    assert_eq!(again["settings"]["bytes_per_minute"], 2_u64 << 30, "the budget stays");
+    refused(cluster.shardctl().args(["balancer", "on", "--per-minute", "much"]), "much", 2);
 }
 
 fn while_it_is_read(cluster: &Cluster) {

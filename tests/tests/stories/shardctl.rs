@@ -378,8 +378,8 @@ fn every_command_has_a_manual_page_that_says_something() {
     }
     let expected: BTreeSet<String> =
         verbs(&home).into_iter().map(|verb| format!("shardctl-{}", verb.replace(' ', "-"))).collect();
-    let groups = ["plan", "audit", "context", "token", "certs", "exchange", "explain", "runs", "metastore"];
-    let whole = groups.map(|group| format!("shardctl-{group}")).into_iter().chain(["shardctl".to_owned()]);
+    let groups = "audit balancer certs context exchange explain metastore plan runs token".split(' ');
+    let whole = groups.map(|group| format!("shardctl-{group}")).chain(["shardctl".to_owned()]);
     assert_eq!(pages, expected.into_iter().chain(whole).collect());
     let one = run(&mut home.shardctl(&["man", "plan", "at"]));
     assert_eq!(one, fs::read_to_string(home.path("man1/shardctl-plan-at.1")).expect("it is there"));
@@ -494,6 +494,7 @@ fn with_json_every_verb_prints_json_and_nothing_else() {
     let others = ["demo", "token create", "token ls", "token revoke", "drain", "join", "leave"];
     let others = others.iter().chain(&["certs ls", "certs rotate", "certs revoke", "certs authority"]);
     let others = others.chain(&["exchange show", "exchange pause", "exchange resume", "exchange rate"]);
+    let others = others.chain(&["balancer show", "balancer on", "balancer observe", "balancer off"]);
     let others = others.chain(&["explain placement", "explain move", "explain misses", "explain step"]);
     let others =
         others.chain(&["rebalance", "warm", "evict", "audit check", "runs show", "runs diff", "runs rm"]);

@@ -135,16 +135,21 @@ impl Engine {
     }
 
     /// The nodes that may host partitions of a run, and how many each: those that live and are not drained; all that live, if
-    /// all are.
+    /// all are. The balancer may leave some less than they have room for.
     pub(super) fn hosts(&self, run: &RunState, live: &[NodeId]) -> Vec<Host> {
         let draining = self.draining();
         let free = self.free_for(run);
-        let host = |node: &NodeId| {
+        let mut staying: Vec<NodeId> =
+            live.iter().filter(|node| !draining.contains_key(node)).cloned().collect();
+        if staying.is_empty() {
+            staying = live.to_vec();
+        }
+        let caps = self.balanced_caps(run, &staying);
+        let room = |node: &NodeId| {
             let free = free.get(node).copied().unwrap_or(0);
-            Host { node: node.clone(), room: run.needs.room_in(free) }
+            run.needs.room_in(free).min(caps.get(node).copied().unwrap_or(usize::MAX))
         };
-        let staying: Vec<Host> = live.iter().filter(|node| !draining.contains_key(node)).map(host).collect();
-        if staying.is_empty() { live.iter().map(host).collect() } else { staying }
+        staying.into_iter().map(|node| Host { room: room(&node), node }).collect()
     }
 
     /// Lets the placements of runs without readers name no node that is drained: it hosts nothing of them any

@@ -1,13 +1,14 @@
 //! Measures this node's disk and its peers, and exchanges verdicts (slow, silent, wrong) with the other
 //! nodes: each reads the others' measurements now and then, and keeps its verdict on a node under
-//! `health/<node>/<itself>` while it holds. Nothing else depends on it.
+//! `health/<node>/<itself>` while it holds. The balancer decides by the same measurements (`balancer.rs`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use futures::future::join_all;
 use serde::Serialize;
-use shardd_api::health::{Disk, HealthIssue, Lately, Measured, Peer, judge};
+use shardd_api::balancer::{FAST_READ_MICROS, NodeLoad, stretched};
+use shardd_api::health::{Disk, HealthIssue, Lately, LatelyByTime, Measured, Peer, judge};
 use shardd_api::node::NodeId;
 use shardd_plan::GrainNo;
 use shardd_store::metastore::{Expected, LeaseId, MetaError};
@@ -48,8 +49,8 @@ pub(super) struct Health {
 }
 
 struct Measuring {
-    reads: Lately,
-    syncs: Lately,
+    reads: LatelyByTime,
+    syncs: LatelyByTime,
     peers: BTreeMap<NodeId, OfPeer>,
 }
 
@@ -68,7 +69,7 @@ impl Default for OfPeer {
 
 impl Default for Health {
     fn default() -> Health {
-        let [reads, syncs] = [TIMES_HALVE; 2].map(Lately::new);
+        let [reads, syncs] = [TIMES_HALVE; 2].map(LatelyByTime::new);
         Health {
             started: Instant::now(),
             measuring: Mutex::new(Measuring { reads, syncs, peers: BTreeMap::new() }),
@@ -114,11 +115,13 @@ impl Health {
         measuring.peers.retain(|_, peer| {
             [&peer.answers, &peer.silences, &peer.wrong].iter().any(|lately| lately.count(at) > FADED)
         });
-        let mean = |lately: &Lately| lately.mean(at).map(|micros| micros.round() as u64);
-        let disk = Disk { read_micros: mean(&measuring.reads), sync_micros: mean(&measuring.syncs) };
+        let rounded = |micros: f64| micros.round() as u64;
+        let [read_micros, sync_micros] =
+            [&measuring.reads, &measuring.syncs].map(|lately| lately.mean(at).map(rounded));
+        let disk = Disk { read_micros, sync_micros };
         let peer = |(node, peer): (&NodeId, &OfPeer)| Peer {
             node: node.clone(),
-            answer_micros: mean(&peer.answers),
+            answer_micros: peer.answers.mean(at).map(rounded),
             silences: peer.silences.count(at),
             wrong_grains: peer.wrong.count(at),
         };
@@ -159,7 +162,7 @@ fn micros(took: Duration) -> f64 {
 #[derive(Default)]
 struct Published {
     lease: Option<LeaseId>,
-    disk: Disk,
+    load: NodeLoad,
     health_issues: Vec<HealthIssue>,
 }
 
@@ -207,32 +210,35 @@ impl Engine {
         let live = self.live_nodes();
         let mut measured = self.neighbours.health.measured();
         measured.peers.retain(|peer| live.contains(&peer.node));
+        let load = self.load(measured.disk);
         let disks = self.meta.list(DISKS).await?;
-        let of_others =
-            |(node, disk): (NodeId, Disk)| (node != self.node && live.contains(&node)).then_some(disk);
-        let others: Vec<Disk> = entries(DISKS, &disks).filter_map(of_others).collect();
+        let mut loads: BTreeMap<NodeId, NodeLoad> =
+            entries(DISKS, &disks).filter(|(node, _)| live.contains(node)).collect();
+        loads.insert(self.node.clone(), load);
+        let others: Vec<Disk> =
+            loads.iter().filter(|(node, _)| **node != self.node).map(|(_, load)| load.disk).collect();
         let before = self.neighbours.health.says();
         let says = judge(&self.node, &measured, &others, &before);
         report(&before, &says);
         self.neighbours.health.says.lock().expect("no panic while held").clone_from(&says);
-        self.tell(told, measured.disk, says, holds_for).await?;
+        self.tell(told, load, says, holds_for).await?;
         let health_issues = self.meta.list(HEALTH_ISSUES).await?;
         let heard =
             health_issues.entries.iter().filter_map(|(_, entry)| parse::<Vec<HealthIssue>>(entry)).flatten();
         let heard: Vec<HealthIssue> = heard.filter(|trouble| live.contains(&trouble.by)).collect();
-        *self.neighbours.health.heard.lock().expect("no panic while held") = heard;
-        Ok(())
+        self.neighbours.health.heard.lock().expect("no panic while held").clone_from(&heard);
+        self.balance(&loads, &heard).await
     }
 
     /// Publishes the news.
     async fn tell(
         &self,
         told: &mut Published,
-        disk: Disk,
+        load: NodeLoad,
         says: Vec<HealthIssue>,
         holds_for: Duration,
     ) -> Result<(), MetaError> {
-        if told.lease.is_none() && disk == Disk::default() && says.is_empty() {
+        if told.lease.is_none() && load == NodeLoad::default() && says.is_empty() {
             return Ok(());
         }
         let lease = match told.lease {
@@ -247,9 +253,9 @@ impl Engine {
             None => self.meta.grant(holds_for).await?,
         };
         told.lease = Some(lease);
-        if !is_near(disk, told.disk) {
-            self.tell_one(&format!("{DISKS}{}", self.node), &disk, lease).await?;
-            told.disk = disk;
+        if !is_near(&load, &told.load) {
+            self.tell_one(&format!("{DISKS}{}", self.node), &load, lease).await?;
+            told.load = load;
         }
         let named = |health_issues: &[HealthIssue]| {
             health_issues.iter().map(|t| t.node.clone()).collect::<BTreeSet<_>>()
@@ -303,8 +309,28 @@ fn were_said(now: &[HealthIssue], before: &[HealthIssue]) -> bool {
         })
 }
 
-fn is_near(one: Disk, other: Disk) -> bool {
-    is_close(one.read_micros, other.read_micros) && is_close(one.sync_micros, other.sync_micros)
+/// Whether the balancer would decide by one as by the other.
+fn is_near(one: &NodeLoad, other: &NodeLoad) -> bool {
+    let waits = |load: &NodeLoad| {
+        let pressure = load.pressure.unwrap_or_default();
+        [pressure.cpu, pressure.io, pressure.memory].map(stretched)
+    };
+    let is_alike = |(one, other): (f64, f64)| one.max(other) / 8.0 * 7.0 <= one.min(other);
+    let rate = |load: &NodeLoad| load.samples_per_second.map(|rate| rate.round() as u64);
+    let slow = |load: &NodeLoad| load.disk.read_micros.map(|micros| micros.max(FAST_READ_MICROS));
+    is_close(one.disk.read_micros, other.disk.read_micros)
+        && is_close(one.disk.sync_micros, other.disk.sync_micros)
+        && is_closer(slow(one), slow(other))
+        && waits(one).into_iter().zip(waits(other)).all(is_alike)
+        && is_closer(rate(one), rate(other))
+}
+
+/// Whether they differ by less than an eighth.
+fn is_closer(one: Option<u64>, other: Option<u64>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => one.max(other) / 8 * 7 <= one.min(other),
+        (one, other) => one == other,
+    }
 }
 
 /// Whether they differ by less than a factor of two.

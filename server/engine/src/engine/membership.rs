@@ -14,6 +14,7 @@ use shardd_store::metastore::{Expected, Following, Listing, MetaError};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
+use super::balancer::BALANCER;
 use super::keys::{COPIED, DRAINING, MEMBERS, NODES, PLACEMENTS, RANKS, RUNS, entries};
 use super::overrides::EXCHANGE;
 use super::run::RunState;
@@ -30,6 +31,7 @@ impl Engine {
             let (engine, stop) = (Arc::clone(&self), stop.clone());
             self.lifecycle.tasks.spawn(async move { engine.follow(prefix, take, stop).await });
         };
+        follow(BALANCER, |engine, listing, _| engine.take_balancer(&listing));
         follow(EXCHANGE, |engine, listing, _| engine.list_overrides(&listing));
         follow(NODES, |engine, listing, _| engine.take_nodes(listing));
         follow(MEMBERS, |engine, listing, _| engine.take_members(&listing));
@@ -203,6 +205,7 @@ impl Engine {
         let mut launches = self.watched.launches.subscribe();
         let mut draining = self.watched.draining.subscribe();
         let mut copied = self.watched.copied.subscribe();
+        let mut balancer = self.balancer.known.subscribe();
         loop {
             let active: Vec<(RunId, RanksRecord)> = launches
                 .borrow_and_update()
@@ -212,6 +215,7 @@ impl Engine {
             nodes.mark_unchanged();
             draining.mark_unchanged();
             copied.mark_unchanged();
+            balancer.mark_unchanged();
             for (run, ranks) in active {
                 let settled = async {
                     let state = self.run(&run).await?;
@@ -228,6 +232,7 @@ impl Engine {
                 _ = launches.changed() => {}
                 _ = draining.changed() => {}
                 _ = copied.changed() => {}
+                _ = balancer.changed() => {}
             }
         }
     }
@@ -285,7 +290,8 @@ impl Engine {
         let is_awaited = |(rank, node): (u32, &Option<NodeId>)| node.is_none() && !ranks.lost.contains(&rank);
         let gathering = (0..).zip(&ranks.nodes).any(is_awaited);
         let is_orphaned = |now: &Placement| now.hosts.iter().any(|host| live.binary_search(host).is_err());
-        if live.is_empty() || (gathering && !even_if_gathering && !current.is_some_and(is_orphaned)) {
+        let waits = (gathering && !even_if_gathering) || (current.is_some() && self.balancer_is_foreign());
+        if live.is_empty() || (waits && !current.is_some_and(is_orphaned)) {
             return None;
         }
         let preferred = preferences(&run.plan, run.record.virtual_ranks, ranks);
@@ -299,6 +305,7 @@ impl Engine {
     async fn look_again(&self, run: &RunState) -> Result<Option<RanksRecord>, EngineError> {
         self.take_nodes(self.meta.list(NODES).await?);
         self.take_draining(&self.meta.list(DRAINING).await?);
+        self.take_balancer(&self.meta.list(BALANCER).await?);
         self.take_copied(
             &self.meta.list(&format!("{COPIED}{}/", run.record.id)).await?,
             Some(&run.record.id),

@@ -6,6 +6,7 @@
 //! it is wanted is a *miss*: slow, never wrong.
 
 mod away;
+mod balancer;
 mod connection;
 mod copies;
 mod counters;
@@ -80,6 +81,7 @@ use crate::cache::Cache;
 use crate::peers::{Ack, FetchMode, FetchRequest, PeerError, PeerService, Peers, SendHeader};
 
 use away::is_away;
+pub use balancer::ReadPressure;
 pub use connection::RankConnection;
 use counters::Counters;
 pub use error::EngineError;
@@ -111,6 +113,7 @@ pub struct Engine {
     runs: RunTable,
     exchange: ExchangeParts,
     neighbours: Neighbours,
+    balancer: balancer::Balancer,
     outage: Outage,
     upkeep: Upkeep,
     counters: Counters,
@@ -138,6 +141,7 @@ impl Engine {
             runs: RunTable::default(),
             exchange: ExchangeParts::default(),
             neighbours: Neighbours::default(),
+            balancer: balancer::Balancer::default(),
             outage: Outage::default(),
             upkeep: Upkeep::default(),
             counters: Counters::default(),

@@ -1,5 +1,6 @@
 //! Stories of a few engines in one process: real caches on disk, a store in memory, peers that call each other directly.
 
+mod balancer;
 mod connections;
 mod forgotten;
 mod removal;
