@@ -120,7 +120,7 @@ fn scenarios(nodes: usize) -> Vec<Scenario> {
             None,
         ),
         scenario(
-            "half of the fleet is twice as fast",
+            "half is 2.5 times as fast",
             Box::new(move |node, _| times(if node % 2 == 0 { 2.5 } else { 1.0 })),
             Some(gives(nodes / 2, 3)),
         ),
