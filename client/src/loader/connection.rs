@@ -18,7 +18,7 @@ use super::{LoadError, spawn};
 const SILENCE: Duration = Duration::from_secs(30);
 /// How soon a broken connection is opened again: nodes wait five seconds for it.
 const AGAIN_AFTER: Duration = Duration::from_millis(500);
-/// For so long only the rank's present node is tried, which may be starting again.
+/// How long the rank tries only its present node, which may be restarting.
 const SAME_NODE_FOR: Duration = Duration::from_secs(10);
 /// How soon a node is asked again that refused: another release may be started in its place.
 const REFUSED_FOR: Duration = Duration::from_secs(60);

@@ -58,11 +58,11 @@ pub fn decide(record: &BalancerRecord, look: &Look) -> Option<BalancerRecord> {
     // Looks at which there is nothing to write down are counted by the time that they take.
     next.look += (look.elapsed.as_secs() / LOOK.as_secs()).max(1);
     next.save_up(look);
+    next.nodes.values_mut().for_each(|standing| standing.away += 1);
     for node in &look.nodes {
-        next.nodes.entry(node.clone()).or_default().see(look.slowness.get(node).copied());
-    }
-    for (node, standing) in &mut next.nodes {
-        standing.away = if look.nodes.contains(node) { 0 } else { standing.away + 1 };
+        let standing = next.nodes.entry(node.clone()).or_default();
+        standing.away = 0;
+        standing.see(look.slowness.get(node).copied());
     }
     next.change(look);
     next.note_effects(look);
@@ -170,13 +170,9 @@ impl BalancerRecord {
             }
         }
         // Nodes that have the least share and are still slow cannot be helped: others need not be faster than they are.
-        let helpless = |node: &&NodeId| expected.shares[*node] <= Share::LEAST;
-        let times: Vec<(NodeId, f64)> = look
-            .nodes
-            .iter()
-            .filter(helpless)
-            .map(|node| (node.clone(), expected.time_of(node, expected.shares[node])))
-            .collect();
+        let helpless = expected.shares.iter().filter(|(_, share)| **share <= Share::LEAST);
+        let times: Vec<(NodeId, f64)> =
+            helpless.map(|(node, share)| (node.clone(), expected.time_of(node, *share))).collect();
         ripe.retain(|(node, from, to, _)| {
             let others = times.iter().filter(|(other, _)| other != node).map(|(_, time)| *time);
             let least = others.fold(expected.time_of(node, *to), f64::max);

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -88,16 +87,6 @@ impl fmt::Display for Mode {
             Self::Observe => "observe",
             Self::On => "on",
         })
-    }
-}
-
-impl FromStr for Mode {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let all = [Self::Off, Self::Observe, Self::On];
-        let named = all.into_iter().find(|mode| mode.to_string() == text);
-        named.ok_or_else(|| format!("{text:?} is no mode of the balancer: use off, observe or on"))
     }
 }
 

@@ -30,6 +30,7 @@ const LOOKS_APART: Duration = Duration::from_secs(9);
 pub type ReadPressure = Box<dyn Fn() -> Option<PressureShares> + Send + Sync>;
 
 /// The balancer as this node knows it.
+#[derive(Default)]
 pub(super) struct Balancer {
     pub(super) known: watch::Sender<Known>,
     /// When the record had another look for the last time.
@@ -44,12 +45,6 @@ pub(super) struct Known {
     revision: Option<u64>,
     /// It is of a later release: this node neither goes by it nor changes it.
     is_foreign: bool,
-}
-
-impl Default for Balancer {
-    fn default() -> Self {
-        Self { known: watch::Sender::default(), looked: Mutex::default(), pressure: OnceLock::new() }
-    }
 }
 
 impl Engine {

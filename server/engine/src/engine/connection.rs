@@ -25,7 +25,7 @@ pub struct RankConnection {
     engine: Arc<Engine>,
     run: Arc<RunState>,
     rank: u32,
-    /// Whether another one is expected after this.
+    /// Whether no other one is expected after this.
     is_last: bool,
 }
 
